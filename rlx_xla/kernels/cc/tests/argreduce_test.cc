@@ -1,0 +1,155 @@
+// argreduce.h against the plain definition, and parallel.h against pools that misbehave within
+// their rights. Built with the sanitizers: every row is a heap block of its exact size, so that
+// a read past an end is seen.
+#include "argreduce.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "parallel.h"
+
+namespace {
+
+#define CHECK(condition)                                                      \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);    \
+      std::exit(1);                                                           \
+    }                                                                         \
+  } while (false)
+
+uint32_t NextRandom() {
+  static uint32_t state = 1;
+  state = state * 1664525u + 1013904223u;
+  return state >> 8;
+}
+
+template <rlx::Extreme kind, typename T>
+int64_t Definition(const T* x, int64_t n) {
+  int64_t best = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] != x[i]) return i;
+    if (kind == rlx::Extreme::kMax ? x[i] > x[best] : x[i] < x[best]) best = i;
+  }
+  return best;
+}
+
+template <typename T>
+void CheckRow(const T* x, int64_t n) {
+  int32_t max = -1;
+  int32_t min = -1;
+  rlx::ArgReduce<rlx::Extreme::kMax>(x, 1, n, &max);
+  rlx::ArgReduce<rlx::Extreme::kMin>(x, 1, n, &min);
+  CHECK(max == (Definition<rlx::Extreme::kMax>(x, n)));
+  CHECK(min == (Definition<rlx::Extreme::kMin>(x, n)));
+}
+
+template <typename T>
+void TestRows() {
+  std::vector<int64_t> sizes;
+  for (int64_t n = 1; n <= 200; ++n) sizes.push_back(n);
+  for (int64_t n : {1023, 1024, 1025, 2047, 2048, 2049, 4097, 10000}) sizes.push_back(n);
+  for (int64_t n : sizes) {
+    for (uint32_t values : {1u, 3u, 1000000u}) {  // all equal, many ties, few ties
+      for (uint32_t nans : {0u, 1u, 5u}) {
+        if (nans > 0 && !std::is_floating_point_v<T>) continue;
+        std::unique_ptr<T[]> x(new T[n]);
+        for (int64_t i = 0; i < n; ++i) x[i] = static_cast<T>(NextRandom() % values) - T{1};
+        for (uint32_t i = 0; i < nans; ++i) {
+          x[NextRandom() % n] = std::numeric_limits<T>::quiet_NaN();
+        }
+        CheckRow(x.get(), n);
+      }
+    }
+  }
+}
+
+void TestSpecialValues() {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (int64_t n : {1, 31, 32, 33, 100}) {
+    std::unique_ptr<float[]> x(new float[n]);
+    for (float fill : {inf, -inf, 0.0f, -0.0f}) {
+      std::fill(x.get(), x.get() + n, fill);
+      CheckRow(x.get(), n);
+      x[n / 2] = -fill;
+      CheckRow(x.get(), n);
+    }
+  }
+}
+
+// Refuses every task.
+struct FullPool {
+  int64_t Threads() const { return 4; }
+  bool Schedule(void (*)(void*), void*) const { return false; }
+};
+
+// Runs every task on the thread that schedules it.
+struct InlinePool {
+  int64_t Threads() const { return 4; }
+  bool Schedule(void (*task)(void*), void* data) const {
+    task(data);
+    return true;
+  }
+};
+
+// Starts every task after the loop has returned.
+struct LatePool {
+  int64_t Threads() const { return 4; }
+  bool Schedule(void (*task)(void*), void* data) const {
+    tasks.emplace_back(task, data);
+    return true;
+  }
+  ~LatePool() {
+    for (auto [task, data] : tasks) task(data);
+  }
+  mutable std::vector<std::pair<void (*)(void*), void*>> tasks;
+};
+
+struct ThreadPool {
+  int64_t Threads() const { return 4; }
+  bool Schedule(void (*task)(void*), void* data) const {
+    threads.emplace_back(task, data);
+    return true;
+  }
+  ~ThreadPool() {
+    for (std::thread& thread : threads) thread.join();
+  }
+  mutable std::vector<std::thread> threads;
+};
+
+template <typename Pool>
+void TestParallelFor() {
+  for (int64_t count : {0, 1, 2, 7, 64, 1000}) {
+    for (int64_t grain : {0, 1, 3, 2000}) {
+      Pool pool;
+      std::vector<std::atomic<int>> visits(count);
+      rlx::ParallelFor(pool, count, grain, [&](int64_t begin, int64_t end) {
+        CHECK(0 <= begin && begin < end && end <= count);
+        for (int64_t i = begin; i < end; ++i) visits[i].fetch_add(1);
+      });
+      for (const std::atomic<int>& visit : visits) CHECK(visit.load() == 1);
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  TestRows<float>();
+  TestRows<double>();
+  TestRows<int32_t>();
+  TestSpecialValues();
+  TestParallelFor<FullPool>();
+  TestParallelFor<InlinePool>();
+  TestParallelFor<LatePool>();
+  TestParallelFor<ThreadPool>();
+  std::puts("argreduce: ok");
+  return 0;
+}
