@@ -1,0 +1,1 @@
+"""The intermediate representation, for authors of ops, passes and backends."""

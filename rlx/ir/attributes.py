@@ -1,0 +1,136 @@
+"""Values that an op's attributes may hold, with equality by type and bit pattern.
+
+The set is closed: bool, int, float, str, bytes, None, Enum, DType, Dim, Literal, Graph, Opaque
+and tuples of these. Hence printing, parsing, hashing and cache keys are written once.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import numpy as np
+
+from rlx.dims import DimExpr
+from rlx.dtypes import DType, as_dtype
+from rlx.errors import RegistryError
+from rlx.types import TensorType
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from rlx.ir.graph import Graph
+
+Array: TypeAlias = "npt.NDArray[Any]"
+Attribute: TypeAlias = (
+    "bool | int | float | str | bytes | None | enum.Enum | DimExpr | Literal | Graph | Opaque"
+    " | tuple[Attribute, ...]"
+)
+
+
+@final
+class Literal:
+    """A read-only array inside an attribute; equal when dtype, shape and bits are equal."""
+
+    __slots__ = ("_bytes", "array")
+
+    def __init__(self, array: npt.ArrayLike, dtype: DType | str | None = None) -> None:
+        """Copy an array (C order); ``dtype`` converts exactly as NumPy does."""
+        target = None if dtype is None else as_dtype(dtype).numpy
+        copied = np.array(array, dtype=target, order="C", copy=True)
+        as_dtype(copied.dtype)
+        copied.flags.writeable = False
+        self.array: Array = copied
+        self._bytes: bytes | None = None
+
+    @property
+    def type(self) -> TensorType:
+        """Dtype and shape."""
+        return TensorType(as_dtype(self.array.dtype), tuple(int(n) for n in self.array.shape))
+
+    def tobytes(self) -> bytes:
+        """Elements in C order, little endian."""
+        if self._bytes is None:
+            self._bytes = self.array.tobytes()
+        return self._bytes
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Literal):
+            return NotImplemented
+        return (
+            self.array.dtype == other.array.dtype
+            and self.array.shape == other.array.shape
+            and self.tobytes() == other.tobytes()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.array.dtype, self.array.shape, self.tobytes()))
+
+    def __repr__(self) -> str:
+        if self.array.size == 1:
+            return f"Literal({self.array.reshape(()).item()!r}, {self.type})"
+        return f"Literal({self.type})"
+
+
+@final
+class Opaque:
+    """A live Python object inside an attribute, compared by identity; never printed or saved.
+
+    Attributes:
+        value: the object, for instance a jaxpr.
+        evaluate: NumPy meaning supplied by the backend that made the node, or None.
+    """
+
+    __slots__ = ("evaluate", "value")
+
+    def __init__(self, value: object, evaluate: Callable[..., Any] | None = None) -> None:
+        """Wrap an object."""
+        self.value = value
+        self.evaluate = evaluate
+
+    def __repr__(self) -> str:
+        return f"Opaque({type(self.value).__name__})"
+
+
+def normalise(where: str, value: Any) -> Any:
+    """Return the attribute with lists as tuples and NumPy scalars as Python scalars.
+
+    Raises:
+        RegistryError: the value's type is outside the closed set.
+    """
+    kind = type(value)
+    if kind is int or kind is str or kind is bool or kind is float or value is None:
+        return value
+    if kind is tuple or kind is list:
+        return tuple(normalise(where, item) for item in value)
+    if isinstance(value, DType | enum.Enum | bytes | DimExpr | Literal | Opaque):
+        return value
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return Literal(value)
+    if kind.__name__ == "Graph" and kind.__module__ == "rlx.ir.graph":
+        return value
+    raise RegistryError(
+        f"{where}: an attribute must be bool, int, float, str, bytes, None, Enum, DType, Dim, "
+        f"Literal, Graph, Opaque or a tuple of these; got {kind.__name__}."
+    )
+
+
+def key(value: Any) -> Hashable:
+    """Return what stands for an attribute in equality and hashing.
+
+    NaN equals itself, 0.0 differs from −0.0 and 1 from True.
+    """
+    kind = type(value)
+    if kind is int or kind is str:
+        return value
+    if kind is float:
+        return ("float", struct.pack("<d", value))
+    if kind is bool:
+        return ("bool", value)
+    if kind is tuple:
+        return tuple(key(item) for item in value)
+    return value

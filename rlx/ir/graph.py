@@ -1,0 +1,362 @@
+"""Nodes, values and graphs: immutable, compared by identity.
+
+A graph is its outputs and last effect tokens; its nodes are what is reachable from them, in a
+deterministic order. So there is no dead code, no use-list to maintain and no name table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, final
+
+from rlx.dims import DimExpr
+from rlx.errors import ShapeError, VerifyError
+from rlx.ir import location as loc
+from rlx.ir.attributes import Literal, Opaque
+from rlx.ir.location import Location
+from rlx.ir.op import Op
+from rlx.ir.operators import ValueOperators
+from rlx.types import TensorType
+
+
+@final
+class Node:
+    """One application of an op.
+
+    Attributes:
+        op: the op with its attributes.
+        inputs: the values it reads.
+        types: the types of its results.
+        location: where the user wrote it.
+        results: its values, one for each type.
+    """
+
+    __slots__ = ("inputs", "location", "op", "results", "types")
+
+    op: Op
+    inputs: tuple[Value, ...]
+    types: tuple[TensorType, ...]
+    location: Location
+    results: tuple[Value, ...]
+
+    def __init__(
+        self,
+        op: Op,
+        inputs: tuple[Value, ...],
+        types: tuple[TensorType, ...],
+        location: Location = loc.UNKNOWN,
+    ) -> None:
+        """Make a node as given; ``make_node`` is what checks and infers."""
+        put = object.__setattr__
+        put(self, "op", op)
+        put(self, "inputs", inputs)
+        put(self, "types", types)
+        put(self, "location", location)
+        put(self, "results", tuple(Value(self, i) for i in range(len(types))))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a node never changes; {name!r} cannot be set. Make a new node.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a node never changes; {name!r} cannot be deleted.")
+
+    def __deepcopy__(self, memo: object) -> Node:
+        return self
+
+    def __repr__(self) -> str:
+        types = ", ".join(str(t) for t in self.types)
+        where = f" at {self.location}" if self.location else ""
+        return f"<{self.op.op_name}: {types}{where}>"
+
+
+@final
+class Value(ValueOperators):
+    """One result of a node. Has operators and short methods; every other op is ``rlx.ops.X``."""
+
+    __slots__ = ("index", "node")
+
+    node: Node
+    index: int
+
+    def __init__(self, node: Node, index: int) -> None:
+        """Refer to result ``index`` of ``node``; nodes make these themselves."""
+        object.__setattr__(self, "node", node)
+        object.__setattr__(self, "index", index)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a value never changes; {name!r} cannot be set.")
+
+    @property
+    def type(self) -> TensorType:
+        """Dtype and shape."""
+        return self.node.types[self.index]
+
+    @property
+    def name(self) -> str:
+        """Name of an input or param; an empty string for any other value."""
+        op = self.node.op
+        return str(op.attributes()["name"]) if op.op_name in ("input", "param") else ""
+
+    def __deepcopy__(self, memo: object) -> Value:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Value {self.type} of {self.node!r}>"
+
+
+def make_node(op: Op, inputs: Sequence[Value], location: Location | None = None) -> Node:
+    """Check the inputs, infer the result types and make a node.
+
+    Raises:
+        ShapeError, DTypeError: the op refuses the input types; the inputs are listed in a note.
+    """
+    for position, value in enumerate(inputs):
+        if not isinstance(value, Value):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ShapeError(
+                f"{op.op_name}: inputs are values of a graph; input {position} is "
+                f"{type(value).__name__}. Wrap an array with rlx.constant(...)."
+            )
+    where = loc.current() if location is None else location
+    types = [v.node.types[v.index] for v in inputs]
+    try:
+        result = op.infer_types(types)
+    except (ShapeError, TypeError, ValueError) as error:
+        _note(error, op, types, where)
+        raise
+    return Node(op, tuple(inputs), result, where)
+
+
+def _note(error: Exception, op: Op, types: Sequence[TensorType], where: Location) -> None:
+    names = op.operand_names(len(types))
+    names += [f"input {i}" for i in range(len(names), len(types))]
+    listing = ", ".join(f"{n}: {t}" for n, t in zip(names, types, strict=True))
+    error.add_note(f"  {op!r} with {listing or 'no inputs'}" + (f" at {where}" if where else ""))
+
+
+@final
+class Graph:
+    """An immutable DAG with named inputs and params.
+
+    Attributes:
+        name: a name for people.
+        inputs: values fed on every run, in order.
+        params: values bound once by name.
+        outputs: results in order; duplicates are allowed.
+        effects: the last token of each effect chain.
+    """
+
+    __slots__ = ("_fingerprint", "_nodes", "effects", "inputs", "name", "outputs", "params")
+
+    name: str
+    inputs: tuple[Value, ...]
+    params: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    effects: tuple[Value, ...]
+
+    def __init__(
+        self,
+        inputs: Iterable[Value],
+        params: Iterable[Value],
+        outputs: Iterable[Value],
+        effects: Iterable[Value] = (),
+        *,
+        name: str = "graph",
+    ) -> None:
+        """Make a graph and check that it is one: acyclic, every leaf listed, names unique.
+
+        Raises:
+            VerifyError: all findings at once.
+        """
+        put = object.__setattr__
+        put(self, "name", name)
+        put(self, "inputs", tuple(inputs))
+        put(self, "params", tuple(params))
+        put(self, "outputs", tuple(outputs))
+        put(self, "effects", tuple(effects))
+        put(self, "_fingerprint", None)
+        findings: list[str] = []
+        roots = (*self.inputs, *self.params, *self.outputs, *self.effects)
+        put(self, "_nodes", _topological(roots, findings))
+        findings += self._leaf_findings()
+        if findings:
+            raise VerifyError(findings)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a graph never changes; {name!r} cannot be set. Build a new graph.")
+
+    def __deepcopy__(self, memo: object) -> Graph:
+        return self
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, inputs before users, in an order that depends on the structure alone."""
+        nodes: tuple[Node, ...] = getattr(self, "_nodes")  # noqa: B009  slot set in __init__
+        return nodes
+
+    def node_count(self, *, nested: bool = False) -> int:
+        """How many nodes there are; with ``nested``, those of every distinct inner graph too."""
+        if not nested:
+            return len(self.nodes())
+        return sum(len(g.nodes()) for g in self.all_graphs())
+
+    def all_graphs(self) -> tuple[Graph, ...]:
+        """This graph and every distinct graph inside its ops' attributes, inner ones first."""
+        order: list[Graph] = []
+        seen: set[int] = set()
+        stack: list[tuple[Graph, bool]] = [(self, False)]
+        while stack:
+            graph, done = stack.pop()
+            if done:
+                order.append(graph)
+                continue
+            if id(graph) in seen:
+                continue
+            seen.add(id(graph))
+            stack.append((graph, True))
+            inner = [g for node in graph.nodes() for g in inner_graphs(node.op)]
+            stack.extend((g, False) for g in reversed(inner))
+        return tuple(order)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the symbolic dims of inputs and params, sorted."""
+        leaves = (*self.inputs, *self.params)
+        return tuple(sorted({s for leaf in leaves for s in leaf.type.symbols}))
+
+    def fingerprint(self) -> str:
+        """Hexadecimal digest of names, attributes and structure; locations do not count."""
+        known: str | None = getattr(self, "_fingerprint")  # noqa: B009  slot set in __init__
+        if known is None:
+            digests: dict[int, str] = {}
+            for graph in self.all_graphs():
+                done: str | None = getattr(graph, "_fingerprint")  # noqa: B009
+                digests[id(graph)] = done or _digest(graph, digests)
+                object.__setattr__(graph, "_fingerprint", digests[id(graph)])
+            known = digests[id(self)]
+        return known
+
+    def __str__(self) -> str:
+        from rlx.ir.text import print_graph
+
+        return print_graph(self)
+
+    def __repr__(self) -> str:
+        ins = ", ".join(str(v.type) for v in self.inputs)
+        outs = ", ".join(str(v.type) for v in self.outputs)
+        count = len(self.nodes())
+        return f"<Graph {self.name!r}: ({ins}) -> ({outs}), {count} nodes>"
+
+    def summary(self) -> str:
+        """A short table: inputs, outputs, params with their size, and how often each op occurs."""
+        from rlx.show.summary import summarise
+
+        return summarise(self)
+
+    def _leaf_findings(self) -> list[str]:
+        findings: list[str] = []
+        listed: dict[int, str] = {}
+        names: dict[str, str] = {}
+        for role, leaves in (("input", self.inputs), ("param", self.params)):
+            for leaf in leaves:
+                if leaf.node.op.op_name != role:
+                    findings.append(f"{role} list holds {leaf!r}, which is no {role}.")
+                    continue
+                listed[id(leaf.node)] = role
+                if leaf.name in names:
+                    findings.append(
+                        f"{role} {leaf.name!r}: names are unique among inputs and params; "
+                        f"an {names[leaf.name]} has this name already."
+                    )
+                names[leaf.name] = role
+        for node in self.nodes():
+            role = node.op.op_name
+            if role in ("input", "param") and id(node) not in listed:
+                findings.append(
+                    f"{role} {node.results[0].name!r} is used but not listed among the graph's "
+                    f"{role}s: {', '.join(sorted(names)) or 'none'}."
+                )
+        return findings
+
+
+def inner_graphs(op: Op) -> tuple[Graph, ...]:
+    """The graphs among an op's attributes, in order."""
+    found: list[Graph] = []
+    for value in op.attributes().values():
+        if isinstance(value, Graph):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found.extend(item for item in value if isinstance(item, Graph))  # pyright: ignore[reportUnknownVariableType]
+    return tuple(found)
+
+
+def _topological(roots: Iterable[Value], findings: list[str]) -> tuple[Node, ...]:
+    """Order nodes with inputs before users (depth first, iterative); report cycles."""
+    order: list[Node] = []
+    state: dict[int, int] = {}  # 1 = being visited, 2 = done
+    for root in roots:
+        stack = [root.node]
+        while stack:
+            node = stack[-1]
+            ident = id(node)
+            seen = state.get(ident)
+            if seen == 2:
+                stack.pop()
+                continue
+            if seen == 1:
+                stack.pop()
+                state[ident] = 2
+                order.append(node)
+                continue
+            state[ident] = 1
+            for value in reversed(node.inputs):
+                inner = value.node
+                found = state.get(id(inner))
+                if found is None:
+                    stack.append(inner)
+                elif found == 1:
+                    findings.append(f"{inner!r} depends on itself: the graph has a cycle.")
+                    return tuple(order)
+    return tuple(order)
+
+
+def same(lhs: Graph, rhs: Graph) -> bool:
+    """Whether two graphs have the same structure, names and attributes (not locations)."""
+    return lhs is rhs or lhs.fingerprint() == rhs.fingerprint()
+
+
+def _digest(graph: Graph, digests: Mapping[int, str]) -> str:
+    number: dict[int, int] = {}
+    hasher = hashlib.sha256()
+
+    def write(*parts: object) -> None:
+        hasher.update(repr(parts).encode())
+
+    write("graph", graph.name)
+    for node in graph.nodes():
+        number[id(node)] = len(number)
+        write(
+            node.op.op_name,
+            [_encode(v, digests) for v in node.op.attributes().values()],
+            [(number[id(v.node)], v.index) for v in node.inputs],
+            [str(t) for t in node.types],
+        )
+    for values in (graph.inputs, graph.params, graph.outputs, graph.effects):
+        write([(number[id(v.node)], v.index) for v in values])
+    return hasher.hexdigest()
+
+
+def _encode(value: Any, digests: Mapping[int, str]) -> object:
+    if isinstance(value, Graph):
+        return ("graph", digests[id(value)])
+    if isinstance(value, Literal):
+        return ("literal", str(value.type), hashlib.sha256(value.tobytes()).hexdigest())
+    if isinstance(value, tuple):
+        return tuple(_encode(item, digests) for item in value)  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, float):
+        return ("float", struct.pack("<d", value).hex())
+    if isinstance(value, DimExpr):
+        return ("dim", str(value))
+    if isinstance(value, Opaque):
+        return ("opaque", id(value))
+    return value

@@ -1,0 +1,136 @@
+"""Run a graph in NumPy: the meaning that everything else is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.errors import RunError, did_you_mean
+from rlx.ir.graph import Graph, Node, Value
+from rlx.types import TensorType
+
+if TYPE_CHECKING:
+    from rlx.ir.attributes import Array
+    from rlx.ir.op import Op
+
+
+def interpret(
+    graph: Graph,
+    inputs: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> list[Array]:
+    """Compute a graph's outputs in NumPy.
+
+    Args:
+        graph: any graph; symbolic dims are bound from the arrays.
+        inputs: one array per graph input, by name, in the declared dtype and shape.
+        params: one array per graph param, by name.
+
+    Returns:
+        One array per output, in the graph's declared dtypes.
+
+    Raises:
+        RunError: a name is missing or unknown, or an array has another dtype or shape.
+        TraceError: the graph holds an opaque node that has no NumPy meaning.
+    """
+    feeds = {**_checked(graph, "input", inputs or {}), **_checked(graph, "param", params or {})}
+    bound = graph
+    if graph.symbols:
+        from rlx.passes.bind_dims import bind, binding_from_shapes
+
+        shapes = {name: tuple(array.shape) for name, array in feeds.items()}
+        bound = bind(graph, binding_from_shapes(graph, shapes))
+    for leaf in (*bound.inputs, *bound.params):
+        found = feeds[leaf.name]
+        if tuple(found.shape) != leaf.type.shape or found.dtype != leaf.type.dtype.numpy:
+            raise RunError(
+                f"interpret: {leaf.name!r} is required to be {leaf.type}; "
+                f"got {found.dtype}{list(found.shape)}. Convert or reshape it."
+            )
+    return run(bound, [feeds[v.name] for v in (*bound.inputs, *bound.params)])
+
+
+def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """Evaluate a static graph on arrays for its inputs, then its params, in order."""
+    leaves = (*graph.inputs, *graph.params)
+    known: dict[Value, Any] = dict(zip(leaves, arrays, strict=True))
+    remaining = _use_counts(graph)
+    for node in graph.nodes():
+        if node.results and node.results[0] in known:
+            continue
+        results = evaluate_node(node, [known[v] for v in node.inputs])
+        known.update(zip(node.results, results, strict=True))
+        for value in node.inputs:
+            remaining[value] -= 1
+            if not remaining[value]:
+                del known[value]
+    return [known[v] for v in graph.outputs]
+
+
+def evaluate_node(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Evaluate one node, and hold its results to the inferred types."""
+    result = node.op.evaluate(*arrays)
+    results: tuple[Any, ...] = result if type(result) is tuple else (result,)
+    return tuple(_as_type(node, r, t) for r, t in zip(results, node.types, strict=True))
+
+
+def evaluate_decomposition(op: Op, arrays: Sequence[Array]) -> Any:
+    """Evaluate a composite op by interpreting what it decomposes into."""
+    from rlx.ir.attributes import Literal
+    from rlx.ops.io import Input
+
+    types = [Literal(a).type for a in arrays]
+    leaves = [
+        Input(name=str(i), dtype=t.dtype, shape=t.shape)() for i, t in enumerate(types)
+    ]
+    made = op.decompose(*leaves)
+    outputs: tuple[Value, ...] = made if type(made) is tuple else (made,)
+    results = run(Graph(leaves, (), outputs), list(arrays))
+    return results[0] if type(made) is not tuple else tuple(results)
+
+
+def _as_type(node: Node, result: Any, wanted: TensorType) -> Array:
+    array = np.asarray(result)
+    if tuple(array.shape) != wanted.shape or array.dtype != wanted.dtype.numpy:
+        raise RunError(
+            f"{node.op.op_name}.evaluate: required {wanted} as infer says; "
+            f"got {array.dtype}{list(array.shape)}. The op's definition is inconsistent."
+        )
+    return array
+
+
+def _use_counts(graph: Graph) -> dict[Value, int]:
+    counts: dict[Value, int] = {}
+    for node in graph.nodes():
+        for value in node.inputs:
+            counts[value] = counts.get(value, 0) + 1
+    for value in (*graph.outputs, *graph.effects, *graph.inputs, *graph.params):
+        counts[value] = counts.get(value, 0) + 1
+    return counts
+
+
+def _checked(graph: Graph, role: str, given: Mapping[str, Any]) -> dict[str, Array]:
+    leaves = graph.inputs if role == "input" else graph.params
+    names = [leaf.name for leaf in leaves]
+    listing = ", ".join(f"{leaf.name!r}: {leaf.type}" for leaf in leaves) or "none"
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise RunError(
+            f"interpret: unknown {role} {unknown[0]!r}; {role}s are {listing}."
+            f"{did_you_mean(unknown[0], names)}"
+        )
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise RunError(
+            f"interpret: every {role} is required; missing {', '.join(map(repr, missing))}. "
+            f"{role.capitalize()}s are {listing}."
+        )
+    arrays: dict[str, Array] = {}
+    for leaf in leaves:
+        value = given[leaf.name]
+        if isinstance(value, bool | int | float | complex):
+            value = np.asarray(value, leaf.type.dtype.numpy)
+        arrays[leaf.name] = np.asarray(value)
+    return arrays

@@ -1,0 +1,91 @@
+"""Where a node came from: the user's file and line, and the label of the scope it stands in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_OUR_FOLDERS = tuple(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), name) + os.sep
+    for name in ("rlx", "rlx_xla")
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the user's program.
+
+    Attributes:
+        file: path of the source file, or an empty string.
+        line: 1-based line, 0 when unknown.
+        label: scope such as ``encoder/layer_0/mlp``, or an empty string.
+    """
+
+    file: str = ""
+    line: int = 0
+    label: str = ""
+
+    def __str__(self) -> str:
+        place = f"{os.path.basename(self.file)}:{self.line}" if self.file else ""
+        return " ".join(part for part in (self.label, place) if part)
+
+    def __bool__(self) -> bool:
+        return bool(self.file or self.label)
+
+
+UNKNOWN = Location()
+_explicit: ContextVar[Location | None] = ContextVar("rlx_location", default=None)
+_scope: ContextVar[str] = ContextVar("rlx_scope", default="")
+_interned: dict[tuple[str, int, str], Location] = {}
+
+
+@contextlib.contextmanager
+def at(location: Location) -> Iterator[None]:
+    """Give every node made inside this location (used by tracing, passes and decompositions)."""
+    token = _explicit.set(location)
+    try:
+        yield
+    finally:
+        _explicit.reset(token)
+
+
+@contextlib.contextmanager
+def scope(label: str) -> Iterator[None]:
+    """Put every node made inside under a label; scopes nest with ``/``."""
+    outer = _scope.get()
+    token = _scope.set(f"{outer}/{label}" if outer else label)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def current() -> Location:
+    """Return the location for a node made now: the explicit one, else the user's frame."""
+    explicit = _explicit.get()
+    if explicit is not None:
+        return explicit
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OUR_FOLDERS):
+        frame = frame.f_back
+    if frame is None:
+        return UNKNOWN
+    return intern(frame.f_code.co_filename, frame.f_lineno, _scope.get())
+
+
+def intern(file: str, line: int, label: str = "") -> Location:
+    """Return the one Location object for these facts."""
+    key = (file, line, label)
+    found = _interned.get(key)
+    if found is None:
+        found = _interned[key] = Location(file, line, label)
+    return found

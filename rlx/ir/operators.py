@@ -1,0 +1,410 @@
+"""What can be written on a value: operators and about twenty short methods.
+
+Operators broadcast as NumPy does and take Python scalars, which adopt the tensor's dtype where
+they can and promote by RLX's table otherwise. Mixed tensor dtypes are refused. Every op that has
+no short method is called as ``rlx.ops.X(...)(...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+
+from rlx import dims
+from rlx.dtypes import DType, Kind, as_dtype, promote
+from rlx.errors import DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Value
+    from rlx.ir.op import Op
+    from rlx.types import Dim, Shape
+
+Scalar: TypeAlias = "bool | int | float | complex"
+Operand: TypeAlias = "Value | Scalar"
+
+
+class ValueOperators:
+    """Operators and short methods of ``Value``."""
+
+    __slots__ = ()
+    __array_priority__ = 1000
+
+    def __add__(self, other: Operand) -> Value:
+        return binary("Add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return binary("Add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        return binary("Sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return binary("Sub", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return binary("Mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        return binary("Mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return binary("Div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return binary("Div", other, self)
+
+    def __mod__(self, other: Operand) -> Value:
+        return binary("Rem", self, other)
+
+    def __pow__(self, other: Operand) -> Value:
+        return binary("Pow", self, other)
+
+    def __rpow__(self, other: Operand) -> Value:
+        return binary("Pow", other, self)
+
+    def __neg__(self) -> Value:
+        return unary("Neg", self)
+
+    def __abs__(self) -> Value:
+        return unary("Abs", self)
+
+    def __matmul__(self, other: Value) -> Value:
+        from rlx.ops.dot import Matmul
+
+        return Matmul()(_value(self), other)
+
+    def __and__(self, other: Operand) -> Value:
+        return binary("And", self, other)
+
+    def __or__(self, other: Operand) -> Value:
+        return binary("Or", self, other)
+
+    def __xor__(self, other: Operand) -> Value:
+        return binary("Xor", self, other)
+
+    def __invert__(self) -> Value:
+        return unary("Not", self)
+
+    def __lt__(self, other: Operand) -> Value:
+        return compare("lt", self, other)
+
+    def __le__(self, other: Operand) -> Value:
+        return compare("le", self, other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return compare("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Value:
+        return compare("ge", self, other)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a graph value has no truth value while the graph is built; "
+            "use rlx.ops.Select or rlx.ops.Cond for a choice at run time."
+        )
+
+    def __iter__(self) -> Any:
+        raise TypeError("a graph value cannot be iterated; use narrow(axis, start, length).")
+
+    # Equality stays identity (a value is a dict key); these are the elementwise comparisons.
+    def eq(self, other: Operand) -> Value:
+        """Elementwise ==; bool of the broadcast shape."""
+        return compare("eq", self, other)
+
+    def ne(self, other: Operand) -> Value:
+        """Elementwise !=; bool of the broadcast shape."""
+        return compare("ne", self, other)
+
+    @property
+    def shape(self) -> Shape:
+        """Dims, ints or expressions."""
+        return _value(self).type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return _value(self).type.dtype
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(_value(self).type.shape)
+
+    def reshape(self, *shape: Dim | Sequence[Dim]) -> Value:
+        """Same elements in C order under another shape; one dim may be −1."""
+        from rlx.ops.shape import Reshape
+
+        wanted = infer_minus_one(_value(self).type.shape, _flat_dims(shape))
+        return Reshape(shape=wanted)(_value(self))
+
+    def transpose(self, *permutation: int | Sequence[int]) -> Value:
+        """Permute the axes; without arguments reverse them."""
+        from rlx.ops.shape import Transpose
+
+        axes = tuple(cast("Sequence[int]", _flat_dims(permutation)))
+        axes = axes or tuple(range(self.rank))[::-1]
+        return Transpose(permutation=tuple(normalise_axis(a, self.rank) for a in axes))(
+            _value(self)
+        )
+
+    @property
+    def T(self) -> Value:  # noqa: N802  NumPy's name
+        """All axes reversed."""
+        return self.transpose()
+
+    def broadcast_to(self, shape: Sequence[Dim]) -> Value:
+        """NumPy-style broadcast to a shape."""
+        return broadcast_to(_value(self), tuple(shape))
+
+    def convert(self, dtype: DType | str) -> Value:
+        """Convert the elements as XLA does (saturating, NaN → 0 for integers)."""
+        from rlx.ops.convert import Convert
+
+        target = as_dtype(dtype)
+        return _value(self) if target is self.dtype else Convert(dtype=target)(_value(self))
+
+    astype = convert
+
+    def sum(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """Sum over axes (all of them by default)."""
+        return reduce("ReduceSum", self, axis, keepdims)
+
+    def max(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """Maximum over axes; NaN wins."""
+        return reduce("ReduceMax", self, axis, keepdims)
+
+    def min(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """Minimum over axes; NaN wins."""
+        return reduce("ReduceMin", self, axis, keepdims)
+
+    def mean(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """Mean over axes; the sum is accumulated in f32 for narrower floats."""
+        return reduce("Mean", self, axis, keepdims)
+
+    def exp(self) -> Value:
+        """e to the power of each element."""
+        return unary("Exp", self)
+
+    def log(self) -> Value:
+        """Natural logarithm."""
+        return unary("Log", self)
+
+    def sqrt(self) -> Value:
+        """Square root."""
+        return unary("Sqrt", self)
+
+    def tanh(self) -> Value:
+        """Hyperbolic tangent."""
+        return unary("Tanh", self)
+
+    def relu(self) -> Value:
+        """max(x, 0)."""
+        return unary("Relu", self)
+
+    def gelu(self, *, approximate: bool = False) -> Value:
+        """Gaussian error linear unit; ``approximate`` is the tanh form."""
+        from rlx.ops.activation import Gelu
+
+        return Gelu(approximate=approximate)(_value(self))
+
+    def softmax(self, axis: int = -1) -> Value:
+        """Softmax along an axis, with the maximum subtracted."""
+        from rlx.ops.normalization import Softmax
+
+        return Softmax(axis=normalise_axis(axis, self.rank))(_value(self))
+
+    def narrow(self, axis: int, start: int, length: Dim) -> Value:
+        """``length`` elements of an axis from ``start``."""
+        from rlx.ops.shape import Narrow
+
+        axis = normalise_axis(axis, self.rank)
+        return Narrow(axis=axis, start=start, length=length)(_value(self))
+
+
+def _value(operand: ValueOperators) -> Value:
+    return cast("Value", operand)
+
+
+def _op(name: str) -> type[Op]:
+    from rlx import ops
+
+    return cast("type[Op]", getattr(ops, name))
+
+
+def unary(name: str, x: ValueOperators) -> Value:
+    """Apply an attribute-free op of one input, by class name."""
+    return _op(name)()(_value(x))
+
+
+def binary(name: str, lhs: ValueOperators | Scalar, rhs: ValueOperators | Scalar) -> Value:
+    """Apply an elementwise op of two inputs after broadcasting, by class name."""
+    left, right = broadcast_pair(lhs, rhs)
+    return _op(name)()(left, right)
+
+
+def compare(direction: str, lhs: ValueOperators | Scalar, rhs: ValueOperators | Scalar) -> Value:
+    """Compare elementwise after broadcasting; direction is ``eq ne lt le gt ge``."""
+    from rlx.ops.compare import Compare, Direction
+
+    left, right = broadcast_pair(lhs, rhs)
+    return Compare(direction=Direction(direction))(left, right)
+
+
+def reduce(
+    name: str, x: ValueOperators, axis: int | Sequence[int] | None, keepdims: bool
+) -> Value:
+    """Reduce over axes, by class name."""
+    value = _value(x)
+    rank = value.type.rank
+    if axis is None:
+        axes = tuple(range(rank))
+    else:
+        given = (axis,) if isinstance(axis, int) else tuple(axis)
+        axes = tuple(sorted(normalise_axis(a, rank) for a in given))
+    result = _op(name)(axes=axes)(value)  # type: ignore[call-arg]
+    if not keepdims:
+        return cast("Value", result)
+    kept = tuple(1 if i in axes else d for i, d in enumerate(value.type.shape))
+    return cast("Value", result.reshape(kept))
+
+
+def broadcast_pair(
+    lhs: ValueOperators | Scalar, rhs: ValueOperators | Scalar
+) -> tuple[Value, Value]:
+    """Bring two operands to one dtype (scalars only) and one shape.
+
+    Raises:
+        DTypeError: two tensors of different dtypes. Convert one of them.
+        ShapeError: the shapes do not broadcast.
+    """
+    if not isinstance(lhs, ValueOperators):
+        if not isinstance(rhs, ValueOperators):
+            raise DTypeError("operator: at least one operand is required to be a graph value.")
+        right = _value(rhs)
+        dtype = scalar_dtype(lhs, right.type.dtype)
+        right = right.convert(dtype)
+        return broadcast_to(constant(lhs, dtype), right.type.shape), right
+    left = _value(lhs)
+    if not isinstance(rhs, ValueOperators):
+        dtype = scalar_dtype(rhs, left.type.dtype)
+        left = left.convert(dtype)
+        return left, broadcast_to(constant(rhs, dtype), left.type.shape)
+    right = _value(rhs)
+    if left.type.dtype is not right.type.dtype:
+        raise DTypeError(
+            f"operator: both operands are required to have one dtype; got {left.type} and "
+            f"{right.type}. Convert one of them with .convert(...)."
+        )
+    if left.type.shape == right.type.shape:
+        return left, right
+    shape = dims.broadcast_shapes(left.type.shape, right.type.shape)
+    return broadcast_to(left, shape), broadcast_to(right, shape)
+
+
+def scalar_dtype(scalar: Scalar, tensor: DType) -> DType:
+    """The common dtype of a Python scalar and a tensor.
+
+    A scalar adopts the tensor's dtype when its kind fits (a float with a float tensor, an int with
+    any number); otherwise RLX's promotion table decides, a scalar counting as bool, i32, f32, c64.
+    """
+    if isinstance(scalar, bool | np.bool_):
+        return tensor
+    if isinstance(scalar, int | np.integer):
+        return DType.I32 if tensor is DType.BOOL else tensor
+    if isinstance(scalar, float | np.floating):
+        if tensor.kind in (Kind.FLOAT, Kind.COMPLEX):
+            return tensor
+        return promote(tensor, DType.F32)
+    if isinstance(scalar, complex | np.complexfloating):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if tensor.is_complex:
+            return tensor
+        return DType.C128 if tensor is DType.F64 else DType.C64
+    raise DTypeError(
+        f"operator: an operand is a graph value or a Python scalar; got {type(scalar).__name__}. "
+        "Wrap arrays with rlx.constant(...)."
+    )
+
+
+def constant(data: Any, dtype: DType | str | None = None) -> Value:
+    """Return a constant; arrays keep their dtype, Python floats are f32 and ints i32 by default.
+
+    Raises:
+        DTypeError: an integer does not fit the dtype.
+    """
+    from rlx.ir.attributes import Literal
+    from rlx.ops.io import Constant
+
+    if isinstance(data, ValueOperators):
+        return _value(data)
+    if dtype is None and not isinstance(data, np.ndarray | np.generic):
+        made = np.asarray(data)
+        defaults = {"float64": DType.F32, "int64": DType.I32, "complex128": DType.C64}
+        dtype = defaults.get(made.dtype.name)
+    target = None if dtype is None else as_dtype(dtype)
+    if target is not None and target.is_integer and isinstance(data, int):
+        info = integer_range(target)
+        if not info[0] <= data <= info[1]:
+            raise DTypeError(
+                f"constant: {data} does not fit {target}, whose range is {info[0]} to {info[1]}."
+            )
+    return Constant(value=Literal(data, target))()
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """Smallest and largest number of an integer dtype."""
+    if dtype.kind is Kind.INT:
+        return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+    return 0, 2**dtype.bits - 1
+
+
+def broadcast_to(value: Value, shape: Shape) -> Value:
+    """NumPy-style broadcast as a ``broadcast_in_dim`` (with a reshape where axes of 1 stretch)."""
+    from rlx.ops.shape import BroadcastInDim
+
+    source = value.type.shape
+    if source == shape:
+        return value
+    offset = len(shape) - len(source)
+    if offset < 0:
+        raise ShapeError(f"broadcast: {value.type} has more axes than the shape {shape}.")
+    return cast(
+        "Value",
+        BroadcastInDim(
+            shape=shape, broadcast_dimensions=tuple(range(offset, len(shape)))
+        )(value),
+    )
+
+
+def normalise_axis(axis: int, rank: int) -> int:
+    """Return the axis as a non-negative number.
+
+    Raises:
+        ShapeError: out of range.
+    """
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis: required −{rank} ≤ axis < {rank}; got {axis}.")
+    return axis + rank if axis < 0 else axis
+
+
+def infer_minus_one(source: Shape, wanted: tuple[Dim, ...]) -> Shape:
+    """Put the dim that fits in place of a single −1.
+
+    Raises:
+        ShapeError: more than one −1.
+    """
+    holes = [i for i, d in enumerate(wanted) if type(d) is int and d == -1]
+    if not holes:
+        return wanted
+    if len(holes) > 1:
+        raise ShapeError(f"reshape: at most one dim may be −1; got {wanted}.")
+    known = dims.product(d for i, d in enumerate(wanted) if i != holes[0])
+    missing = dims.exact_div(dims.product(source), known)
+    return (*wanted[: holes[0]], missing, *wanted[holes[0] + 1 :])
+
+
+def _flat_dims(given: Sequence[Any]) -> tuple[Any, ...]:
+    if len(given) == 1 and isinstance(given[0], list | tuple):
+        return tuple(cast("Sequence[Any]", given[0]))
+    return tuple(given)

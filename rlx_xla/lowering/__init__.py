@@ -1,0 +1,1 @@
+"""From LIR to StableHLO."""

@@ -1,0 +1,184 @@
+"""From a lowered graph (LIR) to a StableHLO module with a function ``main``.
+
+``main`` takes the graph's inputs, then its params; it returns the outputs. Tokens do not cross
+the boundary: each chain starts with a fresh token and its last one is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, final
+
+from rlx.dtypes import DType
+from rlx.errors import LoweringError
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.location import Location
+from rlx.types import TensorType
+from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat.mlir import func, ir
+from rlx_xla.lowering.context import LoweringContext, location_of
+from rlx_xla.lowering.registry import LEAVES, PLATFORMS, rule_for
+
+if TYPE_CHECKING:
+    from typing import Any
+
+Emit = Callable[..., "Any"]
+
+
+@final
+class ModuleLowering:
+    """The state of one lowering."""
+
+    def __init__(
+        self,
+        platform: str,
+        *,
+        portable: bool = False,
+        emitters: Mapping[Node, Emit] | None = None,
+    ) -> None:
+        """Start a module.
+
+        Args:
+            platform: what is lowered for.
+            portable: forbid CHLO and custom calls in the result.
+            emitters: nodes whose chosen implementation is a kernel → its ``lower`` function.
+        """
+        self.platform = platform
+        self.portable = portable
+        self.emitters = dict(emitters or {})
+        self.context = mlir.new_context()
+        self._types: dict[TensorType, ir.Type] = {}
+        self._locations: dict[Location, ir.Location] = {}
+        self._functions: dict[int, tuple[Graph, func.FuncOp]] = {}
+        with self.context, ir.Location.unknown():
+            self.module = ir.Module.create()
+            self.symbols = ir.SymbolTable(self.module.operation)
+
+    def mlir_type(self, type_: TensorType) -> ir.Type:
+        """MLIR type of a static RLX type.
+
+        Raises:
+            LoweringError: a dim is symbolic.
+        """
+        found = self._types.get(type_)
+        if found is None:
+            if type_.dtype is DType.TOKEN:
+                found = ir.Type.parse("!stablehlo.token", self.context)
+            else:
+                sizes: list[int] = []
+                for dim in type_.shape:
+                    if not isinstance(dim, int):
+                        raise LoweringError(
+                            f"lowering: static shapes are required; got {type_}. "
+                            "Bind the symbolic dims first (rlx.bind)."
+                        )
+                    sizes.append(dim)
+                found = mlir.tensor_type(sizes, type_.dtype.numpy, self.context)
+            self._types[type_] = found
+        return found
+
+    def location(self, location: Location) -> ir.Location:
+        """MLIR location of a node's location."""
+        found = self._locations.get(location)
+        if found is None:
+            found = self._locations[location] = location_of(location, self.context)
+        return found
+
+    def function(self, graph: Graph, name: str, *, public: bool) -> func.FuncOp:
+        """Emit a graph as a function of its inputs, then its params, then its effects' tokens."""
+        leaves = (*graph.inputs, *graph.params)
+        results = graph.outputs if public else (*graph.outputs, *graph.effects)
+        signature = ir.FunctionType.get(
+            [self.mlir_type(v.type) for v in leaves], [self.mlir_type(v.type) for v in results]
+        )
+        with ir.InsertionPoint(self.module.body), ir.Location.unknown():
+            made = func.FuncOp(
+                name, signature, visibility="public" if public else "private"
+            )
+        places = [ir.Location.name(v.name, context=self.context) for v in leaves]
+        block = made.body.blocks.append(*signature.inputs, arg_locs=places)
+        with ir.InsertionPoint(block), ir.Location.unknown():
+            values = self.inline(graph, list(block.arguments))
+            func.return_(values[: len(results)])
+        return made
+
+    def call(self, graph: Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """Call a graph as a private function that is emitted once per graph object."""
+        found = self._functions.get(id(graph))
+        if found is None:
+            made = self.function(graph, _symbol(graph.name), public=False)
+            self.symbols.insert(made.operation)
+            found = self._functions[id(graph)] = (graph, made)
+        return list(func.CallOp(found[1], list(arguments)).results)
+
+    def inline(self, graph: Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """Emit a graph's nodes at the insertion point; return its outputs, then its tokens."""
+        leaves = (*graph.inputs, *graph.params)
+        known: dict[Value, ir.Value] = dict(zip(leaves, arguments, strict=True))
+        for node in graph.nodes():
+            if node.op.op_name in LEAVES:
+                continue
+            with self.location(node.location):
+                results = self.emit(node, [known[v] for v in node.inputs])
+            known.update(zip(node.results, results, strict=True))
+        return [known[v] for v in (*graph.outputs, *graph.effects)]
+
+    def emit(self, node: Node, operands: Sequence[ir.Value]) -> list[ir.Value]:
+        """Emit one node by its kernel or rule.
+
+        Raises:
+            LoweringError: there is neither.
+        """
+        rule = self.emitters.get(node) or rule_for(type(node.op), self.platform)
+        if rule is None:
+            raise missing_rule(node, self.platform)
+        made = rule(LoweringContext(self, node), node.op, *operands)
+        return [made] if isinstance(made, ir.Value) else list(made)
+
+
+def lower_to_module(
+    graph: Graph,
+    platform: str,
+    *,
+    portable: bool = False,
+    emitters: Mapping[Node, Emit] | None = None,
+) -> ir.Module:
+    """Return the StableHLO module of a static graph, verified.
+
+    Raises:
+        LoweringError: an op has no rule, or MLIR finds the module malformed.
+    """
+    if platform not in PLATFORMS:
+        raise LoweringError(f"lowering: platform is one of {PLATFORMS}; got {platform!r}.")
+    lowering = ModuleLowering(platform, portable=portable, emitters=emitters)
+    with lowering.context, ir.Location.unknown():
+        main = lowering.function(graph, "main", public=True)
+        lowering.symbols.insert(main.operation)
+        lowering.module.operation.attributes["sym_name"] = ir.StringAttr.get(
+            "rlx_" + _symbol(graph.name)
+        )
+        try:
+            lowering.module.operation.verify()
+        except ir.MLIRError as error:
+            raise LoweringError(f"lowering: MLIR refuses the module: {error}") from error
+    return lowering.module
+
+
+def missing_rule(node: Node, platform: str) -> LoweringError:
+    """The error for an op that cannot be lowered on a platform."""
+    name = node.op.op_name
+    has = [p for p in PLATFORMS if rule_for(type(node.op), p) is not None]
+    where = f" at {node.location}" if node.location else ""
+    cls = type(node.op).__name__
+    return LoweringError(
+        f"no lowering for op {name!r} on {platform!r}{where} (has: {', '.join(has) or 'none'}). "
+        f'Add one with @lowers({cls}, platform="{platform}") or allow its decomposition '
+        "(CompileOptions.kernel_dispatch)."
+    )
+
+
+def _symbol(name: str) -> str:
+    clean = "".join(c if c.isalnum() or c in "_." else "_" for c in name) or "graph"
+    return clean if not clean[0].isdigit() else f"_{clean}"
+
+

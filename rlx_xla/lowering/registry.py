@@ -1,0 +1,105 @@
+"""Which function lowers which op: ``@lowers(Op)`` and the coverage table."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from rlx.errors import RegistryError
+from rlx.ir.op import Op, all_ops
+
+Rule: TypeAlias = Callable[..., Any]
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+_RULES: dict[tuple[type[Op], str | None], Rule] = {}
+_loaded = False
+
+
+def lowers(*ops: type[Op], platform: str | None = None) -> Callable[[Rule], Rule]:
+    """Register a lowering rule ``(ctx, op, *operands) -> MLIR value(s)``.
+
+    Args:
+        ops: the op classes that the rule lowers; their operands must be named alike.
+        platform: ``cpu``, ``cuda``, ``rocm``, ``tpu``, or None for all; the specific one wins.
+
+    Raises:
+        RegistryError: a rule exists for this op and platform (both are named), the operand names
+            differ from those of ``infer``, or the platform is unknown.
+    """
+
+    def register(rule: Rule) -> Rule:
+        if platform is not None and platform not in PLATFORMS:
+            raise RegistryError(
+                f"lowers: platform is one of {', '.join(PLATFORMS)} or None; got {platform!r}."
+            )
+        for op in ops:
+            _check(rule, op)
+            other = _RULES.get((op, platform))
+            if other is not None and other.__module__ != rule.__module__:
+                raise RegistryError(
+                    f"lowers: op {op.op_name!r} on {platform or 'every platform'} has a rule "
+                    f"{other.__module__}.{other.__name__}; "
+                    f"{rule.__module__}.{rule.__name__} is a second one."
+                )
+            _RULES[op, platform] = rule
+        return rule
+
+    return register
+
+
+def rule_for(op: type[Op], platform: str) -> Rule | None:
+    """Return the rule of an op on a platform: the specific one, else the general one, else None."""
+    load_rules()
+    return _RULES.get((op, platform)) or _RULES.get((op, None))
+
+
+def load_rules() -> None:
+    """Import every module of ``rlx_xla.lowering.rules``."""
+    global _loaded  # noqa: PLW0603  imported once, on first use
+    if _loaded:
+        return
+    package = importlib.import_module("rlx_xla.lowering.rules")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    _loaded = True
+
+
+LEAVES = frozenset({"input", "param"})
+"""Ops that become arguments of the module instead of being lowered."""
+
+
+def coverage() -> dict[str, dict[str, str]]:
+    """Return op name → platform → ``kernel …``, ``rule``, ``decomposition`` or ``missing: why``."""
+    from rlx_xla.kernels.select import kernels_for
+
+    table: dict[str, dict[str, str]] = {}
+    for name, op in all_ops().items():
+        row: dict[str, str] = {}
+        for platform in PLATFORMS:
+            names = [k.name for k in kernels_for(op, platform)]
+            rule = rule_for(op, platform)
+            base = "rule" if rule or name in LEAVES else ""
+            base = base or ("decomposition" if op.has_decompose else "")
+            if names:
+                row[platform] = f"kernel {', '.join(names)}" + (f"; {base}" if base else "")
+            else:
+                row[platform] = base or "missing: no rule and no decomposition"
+        table[name] = row
+    return table
+
+
+def _check(rule: Rule, op: type[Op]) -> None:
+    parameters = list(inspect.signature(rule).parameters.values())[2:]
+    found: Sequence[tuple[str, bool]] = [
+        (p.name, p.kind is inspect.Parameter.VAR_POSITIONAL) for p in parameters
+    ]
+    wanted = [(o.name, o.variadic) for o in op.operands]
+    if found != wanted:
+        raise RegistryError(
+            f"lowers: rule {rule.__module__}.{rule.__name__} takes {[n for n, _ in found]}; "
+            f"{op.__name__}.infer takes {[n for n, _ in wanted]}. Use the same names."
+        )

@@ -1,0 +1,1 @@
+"""One module per op family; each function says how XLA spells an op."""

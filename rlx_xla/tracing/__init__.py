@@ -1,0 +1,1 @@
+"""From JAX functions to RLX graphs, and back."""

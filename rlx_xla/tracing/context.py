@@ -1,0 +1,81 @@
+"""What a tracing rule gets besides the inputs: result types, constants, inner graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from rlx.dtypes import DType
+from rlx.ir.graph import Graph, Value
+from rlx.ir.operators import broadcast_to, constant
+from rlx.types import Dim, Shape, TensorType
+
+if TYPE_CHECKING:
+    from rlx_xla.tracing.walk import JaxprWalker
+
+
+@final
+class TraceContext:
+    """One equation's view of the trace.
+
+    Attributes:
+        in_avals: JAX's abstract values of the arguments (weak types, key dtypes).
+        out_avals: JAX's abstract values of the results.
+        in_types: RLX types of the arguments.
+        out_types: RLX types of the results; rules convert or check against these.
+        walker: the trace itself.
+    """
+
+    __slots__ = ("in_avals", "in_types", "out_avals", "out_types", "walker")
+
+    def __init__(
+        self, walker: JaxprWalker, in_avals: Sequence[Any], out_avals: Sequence[Any]
+    ) -> None:
+        """Look at the trace from an equation."""
+        self.walker = walker
+        self.in_avals = tuple(in_avals)
+        self.out_avals = tuple(out_avals)
+        self.in_types: tuple[TensorType, ...] = tuple(map(walker.type_of, in_avals))
+        self.out_types: tuple[TensorType, ...] = tuple(map(walker.type_of, out_avals))
+
+    @property
+    def out_type(self) -> TensorType:
+        """Type of the only result."""
+        return self.out_types[0]
+
+    def constant(self, data: Any, dtype: DType) -> Value:
+        """A constant of a dtype."""
+        return constant(data, dtype)
+
+    def full(self, data: Any, type_: TensorType) -> Value:
+        """One scalar, broadcast to a type."""
+        return broadcast_to(constant(data, type_.dtype), type_.shape)
+
+    def same_shape(self, *values: Value) -> tuple[Value, ...]:
+        """Broadcast rank-0 values to the result's shape (JAX lets scalars meet arrays)."""
+        shape = self.out_type.shape
+        return tuple(v if v.type.shape == shape else broadcast_to(v, shape) for v in values)
+
+    def dim(self, size: Any) -> Dim:
+        """A JAX dimension (an int or a symbolic one) as a dim."""
+        return self.walker.dim(size)
+
+    def shape(self, sizes: Sequence[Any]) -> Shape:
+        """JAX dimensions as a shape."""
+        return tuple(self.walker.dim(size) for size in sizes)
+
+    def graph(self, closed_jaxpr: Any, name: str) -> Graph:
+        """An inner jaxpr as a Graph; the same jaxpr gives the same Graph object.
+
+        The jaxpr's constants become leading inputs: ``constants(closed_jaxpr)`` gives the values
+        to pass for them.
+        """
+        return self.walker.inner_graph(closed_jaxpr, name)
+
+    def constants(self, closed_jaxpr: Any) -> tuple[Value, ...]:
+        """Values for the captured arrays of an inner jaxpr, in order."""
+        return self.walker.constants(closed_jaxpr)
+
+    def inline(self, closed_jaxpr: Any, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        """Walk an inner jaxpr in place; return its results."""
+        return self.walker.inline(closed_jaxpr, inputs)

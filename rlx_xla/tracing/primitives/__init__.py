@@ -1,0 +1,1 @@
+"""One module per op family: functions from JAX primitives to ops."""
