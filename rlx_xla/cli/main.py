@@ -1,0 +1,59 @@
+"""The app behind the command ``rlx-xla``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from typing import Annotated
+
+import typer
+
+from rlx_xla.cli import demo, embed
+from rlx_xla.cli.group import CommandGroup, Traceback
+
+DISTRIBUTIONS = ("rlx-xla", "jax", "jaxlib", "numpy")
+
+app = typer.Typer(
+    name="rlx-xla",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _print_version(value: bool) -> None:
+    if not value:
+        return
+    parts = [f"{name} {_version(name)}" for name in DISTRIBUTIONS]
+    typer.echo(f"{parts[0]} ({', '.join(parts[1:])}, python {platform.python_version()})")
+    raise typer.Exit
+
+
+@app.callback(epilog="Start with: rlx-xla demo")
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the versions of rlx-xla and of what it stands on.",
+            callback=_print_version,
+            is_eager=True,
+            show_default=False,
+        ),
+    ] = False,
+    traceback: Traceback = False,
+) -> None:
+    """Trace JAX functions into RLX graphs, compile them with XLA, and see every decision."""
+
+
+app.command("demo")(demo.demo)
+app.command("embed")(embed.embed)
