@@ -1,0 +1,31 @@
+"""Symbolic dimensions: expressions, decisions, text and bindings."""
+
+from rlx.dims.binding import DimBinding as DimBinding
+from rlx.dims.binding import infer_bindings as infer_bindings
+from rlx.dims.binding import infer_bindings_from_lengths as infer_bindings_from_lengths
+from rlx.dims.binding import same_binding as same_binding
+from rlx.dims.decide import broadcast as broadcast
+from rlx.dims.decide import broadcast_shapes as broadcast_shapes
+from rlx.dims.decide import divisible as divisible
+from rlx.dims.decide import equal as equal
+from rlx.dims.decide import exact_div as exact_div
+from rlx.dims.decide import less as less
+from rlx.dims.decide import less_equal as less_equal
+from rlx.dims.expr import Dim as Dim
+from rlx.dims.expr import DimExpr as DimExpr
+from rlx.dims.expr import Shape as Shape
+from rlx.dims.expr import as_dim as as_dim
+from rlx.dims.expr import bounds as bounds
+from rlx.dims.expr import declarations as declarations
+from rlx.dims.expr import evaluate as evaluate
+from rlx.dims.expr import floordiv_ as floordiv_
+from rlx.dims.expr import is_static as is_static
+from rlx.dims.expr import max_ as max_
+from rlx.dims.expr import min_ as min_
+from rlx.dims.expr import mod_ as mod_
+from rlx.dims.expr import product as product
+from rlx.dims.expr import substitute as substitute
+from rlx.dims.expr import symbol as symbol
+from rlx.dims.expr import symbols as symbols
+from rlx.dims.parse import parse as parse
+from rlx.dims.polynomial import Symbol as Symbol
