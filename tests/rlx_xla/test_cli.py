@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import json
+import sys
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pytest
@@ -14,7 +17,6 @@ pytest.importorskip("rich")
 
 import typer
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 import rlx_xla.cli
 from rlx.errors import DeviceError, RunError
@@ -33,10 +35,37 @@ needs_model = pytest.mark.skipif(
 MESSAGE = "session [device]: no device 'x'. Use cpu."
 
 
-def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
-    """Run the app in this process, wide enough that nothing wraps."""
-    runner = CliRunner()
-    return runner.invoke(app, list(arguments), input=stdin, env={"COLUMNS": "200"})
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Runner(Protocol):
+    """Runs a command in this process."""
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", app: typer.Typer = app) -> Outcome: ...
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """A runner wide enough that nothing wraps.
+
+    typer's own runner mixes stdout and stderr in the older versions that we support.
+    """
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run_app(*arguments: str, stdin: bytes = b"", app: typer.Typer = app) -> Outcome:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as info:
+            app(list(arguments), prog_name="rlx-xla")
+        assert isinstance(info.value.code, int)
+        captured = capsys.readouterr()
+        return Outcome(info.value.code, captured.out, captured.err)
+
+    return run_app
 
 
 def failing_app() -> typer.Typer:
@@ -58,14 +87,14 @@ def failing_app() -> typer.Typer:
 # -- the app -----------------------------------------------------------------------------------
 
 
-def test_version_names_all_parts() -> None:
+def test_version_names_all_parts(run: Runner) -> None:
     result = run("--version")
     assert result.exit_code == 0
     for name in ("rlx-xla", "jax ", "jaxlib ", "numpy ", "python "):
         assert name in result.stdout
 
 
-def test_help_lists_the_commands() -> None:
+def test_help_lists_the_commands(run: Runner) -> None:
     result = run("--help")
     assert result.exit_code == 0
     assert "demo" in result.stdout
@@ -77,43 +106,43 @@ def test_help_lists_the_commands() -> None:
             assert option in text
 
 
-def test_unknown_command_is_a_usage_error() -> None:
+def test_unknown_command_is_a_usage_error(run: Runner) -> None:
     result = run("dmeo")
     assert result.exit_code == 2
     assert "dmeo" in result.stderr
 
 
-def test_error_is_one_line() -> None:
-    result = CliRunner().invoke(failing_app(), ["fail"])
+def test_error_is_one_line(run: Runner) -> None:
+    result = run("fail", app=failing_app())
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr == f"error: {MESSAGE}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--traceback", "fail"], ["fail", "--traceback"]])
-def test_traceback_option_lets_the_error_through(arguments: list[str]) -> None:
-    result = CliRunner().invoke(failing_app(), arguments)
-    assert isinstance(result.exception, DeviceError)
+def test_traceback_option_lets_the_error_through(run: Runner, arguments: list[str]) -> None:
+    with pytest.raises(DeviceError):
+        run(*arguments, app=failing_app())
 
 
 # -- texts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\n\t"])
-def test_empty_text_is_a_usage_error(text: str) -> None:
+def test_empty_text_is_a_usage_error(run: Runner, text: str) -> None:
     result = run("embed", "fine", text)
     assert result.exit_code == 2
     assert "text 2 is empty" in result.stderr
 
 
-def test_no_text_is_a_usage_error() -> None:
+def test_no_text_is_a_usage_error(run: Runner) -> None:
     assert run("embed").exit_code == 2
-    result = run("embed", "-", stdin="\n \n")
+    result = run("embed", "-", stdin=b"\n \n")
     assert result.exit_code == 2
     assert "stdin holds no text" in result.stderr
 
 
-def test_stdin_that_is_no_utf8() -> None:
+def test_stdin_that_is_no_utf8(run: Runner) -> None:
     result = run("embed", "-", stdin=b"good\nb\xe4d\n")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: embed [stdin]: stdin must be UTF-8 text; line 2")
@@ -179,9 +208,9 @@ def test_measure_alternates() -> None:
 
 
 @needs_model
-def test_embed_json() -> None:
-    result = run("embed", "--json", "hello world", "-", stdin="a cat\r\n\nein Kätzchen\n")
-    assert result.exit_code == 0, result.output
+def test_embed_json(run: Runner) -> None:
+    result = run("embed", "--json", "hello world", "-", stdin="a cat\r\n\nein Kätzchen\n".encode())
+    assert result.exit_code == 0, result.stderr
     data = json.loads(result.stdout)
     assert data["texts"] == ["hello world", "a cat", "ein Kätzchen"]
     vectors = np.array(data["embeddings"])
@@ -192,16 +221,18 @@ def test_embed_json() -> None:
 
 
 @needs_model
-def test_embed_prints_values_and_similarity() -> None:
+def test_embed_prints_values_and_similarity(run: Runner) -> None:
     result = run("embed", "hello world", "word " * 400)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.stderr
     assert "-0.034 0.031 0.007 0.026 -0.039 -0.160" in result.stdout
     assert "cosine similarity" in result.stdout
     assert "has 402 tokens; only 256 are used" in result.stderr
 
 
 @needs_model
-def test_embed_in_batches_gives_each_text_its_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embed_in_batches_gives_each_text_its_vector(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embed_command, "BATCH", 2)
     result = run("embed", "--json", "one", "two", "hello world")
     vectors = np.array(json.loads(result.stdout)["embeddings"])
@@ -215,7 +246,7 @@ def test_lone_surrogate_is_one_line() -> None:
         embed_command.embed_texts(["\udcff"], device="cpu", steps=embed_command.Steps(quiet=True))
 
 
-def test_missing_flax_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_flax_is_one_line(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for arguments in (["demo"], ["embed", "text"]):
         result = run(*arguments)
@@ -231,7 +262,7 @@ def test_missing_typer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_model
-def test_unknown_device_is_one_line() -> None:
+def test_unknown_device_is_one_line(run: Runner) -> None:
     result = run("embed", "--device", "abacus", "text")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
@@ -239,9 +270,9 @@ def test_unknown_device_is_one_line() -> None:
 
 
 @needs_model
-def test_demo_json() -> None:
+def test_demo_json(run: Runner) -> None:
     result = run("demo", "--json", "--rounds", "2")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.stderr
     data = json.loads(result.stdout)
     assert data["largest_difference"] < 1e-5
     assert data["coverage"]["external"] == 0
@@ -255,9 +286,9 @@ def test_demo_json() -> None:
 
 
 @needs_model
-def test_demo_text() -> None:
+def test_demo_text(run: Runner) -> None:
     result = run("demo", "--rounds", "2")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.stderr
     for line in ("cosine similarity", "trace ", "passes ", "compile ", "largest difference"):
         assert line in result.stdout
     assert result.stdout.rstrip().splitlines()[-1].startswith("Next: ")
