@@ -1,0 +1,251 @@
+"""Compile, load, execute: XLA's client as jaxlib 0.7.2 to 0.12 expose it.
+
+Every XLA compile of the project goes through ``compile_module``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import array as _array
+from jax._src import compiler as _compiler
+from jax._src import config as _config
+from jax._src import dispatch as _dispatch
+from jax._src import profiler as _profiler
+from jax._src import xla_bridge as _xla_bridge
+from jax._src.interpreters import pxla as _pxla
+from jax._src.lib import _jax
+
+from rlx.errors import CompileError
+from rlx_xla._jax_compat.mlir import ir
+
+ArrayImpl = _array.ArrayImpl
+Device = jax.Device
+JaxRuntimeError = jax.errors.JaxRuntimeError
+BACKEND_COMPILE_EVENT: str = _dispatch.BACKEND_COMPILE_EVENT
+
+DEBUG_NANS = _config.debug_nans
+"""``.value`` is True where JAX checks every result for NaN, in this thread."""
+
+DEBUG_INFS = _config.debug_infs
+"""``.value`` is True where JAX checks every result for infinities, in this thread."""
+
+PROFILE_STATE: Any = _profiler._profile_state
+PROFILE_FIELD: str | None = next(
+    (name for name in ("profile_session", "session") if name in vars(PROFILE_STATE)), None
+)
+"""The field of PROFILE_STATE that is not None while ``jax.profiler`` records."""
+
+
+def backend_platforms() -> list[str]:
+    """Return the platforms whose backends start here, the default one first: ``["cpu"]``."""
+    default = jax.default_backend()
+    names = {device.client.platform: None for device in jax.devices()}
+    names.update(dict.fromkeys(_xla_bridge.backends()))
+    return [default, *(name for name in names if name != default)]
+
+
+def hot_path_problem() -> str | None:
+    """Return why raw execution cannot be used with this jaxlib, or None when it can."""
+    needed = {
+        "LoadedExecutable.execute_sharded": getattr(_jax, "LoadedExecutable", None),
+        "ExecuteResults.consume_with_handlers": getattr(_jax, "ExecuteResults", None),
+        "ArrayImpl.aval": ArrayImpl,
+        "ArrayImpl.sharding": ArrayImpl,
+    }
+    missing = [
+        name for name, owner in needed.items() if not hasattr(owner, name.rsplit(".", 1)[1])
+    ]
+    missing += [name for name in ("DeviceList", "batched_device_put") if not hasattr(_jax, name)]
+    if missing:
+        return f"jaxlib {jax.lib.__version__} lacks {', '.join(missing)}"
+    return None
+
+
+def compile_module(
+    module: ir.Module,
+    device: Device,
+    *,
+    name: str,
+    compiler_options: Mapping[str, Any] | None = None,
+    host_callbacks: Sequence[Any] = (),
+) -> Any:
+    """Compile a StableHLO module for one device and load it.
+
+    The compile is recorded as JAX records its own: the ``jax.monitoring`` event
+    ``/jax/core/compile/backend_compile_duration`` in seconds, a log line under
+    ``jax_log_compiles``, and a look into JAX's persistent compilation cache where that is on.
+
+    Args:
+        module: a module with a function ``main``; it gets the symbol name ``name``.
+        device: where it will run.
+        name: shown in logs, profiles and events; part of the cache key.
+        compiler_options: XLA flags by name, typed as Python values.
+        host_callbacks: callbacks that the module calls, in order.
+
+    Returns:
+        The loaded executable.
+
+    Raises:
+        CompileError: XLA refuses the module, or an option is unknown.
+    """
+    client = device.client
+    with module.context:
+        module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+    try:
+        options = _compile_options(device, compiler_options)
+        with _dispatch.log_elapsed_time(
+            "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec",
+            fun_name=name,
+            event=BACKEND_COMPILE_EVENT,
+        ):
+            return _compiler.compile_or_get_cached(
+                client,
+                module,
+                np.array([device], dtype=object),
+                options,
+                tuple(host_callbacks),
+                _jax.DeviceList((device,)),
+            )
+    except (JaxRuntimeError, ValueError, ir.MLIRError) as error:
+        raise CompileError(
+            f"compile {name}: XLA must accept the module for {device}; XLA says: {error}. "
+            "The op's location names the line that made it."
+        ) from error
+
+
+def _compile_options(device: Device, compiler_options: Mapping[str, Any] | None) -> Any:
+    return _compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=1,
+        device_assignment=np.array([[device]], dtype=object),
+        env_options_overrides=dict(compiler_options) if compiler_options else None,
+        backend=device.client,
+    )
+
+
+def serialize_executable(executable: Any, device: Device) -> bytes:
+    """Return XLA's own serialisation of a compiled program, for this jaxlib and machine only.
+
+    Raises:
+        CompileError: the platform cannot serialise executables.
+    """
+    try:
+        if hasattr(executable, "serialize"):
+            return executable.serialize()
+        return device.client.serialize_executable(executable)
+    except (JaxRuntimeError, ValueError) as error:
+        raise CompileError(
+            f"serialize: the platform {device.platform} must support it; XLA says: {error}. "
+            "Save the graph instead and compile it where it runs."
+        ) from error
+
+
+def deserialize_executable(blob: bytes, device: Device) -> Any:
+    """Load what ``serialize_executable`` gave. The bytes must be trusted: they hold code.
+
+    Raises:
+        CompileError: the bytes are damaged, or from another jaxlib or machine.
+    """
+    options = _compile_options(device, None)
+    try:
+        return device.client.deserialize_executable(blob, _jax.DeviceList((device,)), options)
+    except (JaxRuntimeError, ValueError) as error:
+        raise CompileError(
+            f"deserialize: the bytes must be an executable for {device}; XLA says: {error}. "
+            "Compile the graph again."
+        ) from error
+
+
+def single_device_sharding(device: Device) -> Any:
+    """Return the sharding of arrays that live whole on one device."""
+    return jax.sharding.SingleDeviceSharding(device)
+
+
+def shaped_array(shape: Sequence[int], dtype: np.dtype) -> Any:
+    """Return the aval of an array; 64-bit dtypes stay, whatever ``jax_enable_x64`` says."""
+    return jax.core.ShapedArray(tuple(shape), np.dtype(dtype))
+
+
+def result_handler(aval: Any, sharding: Any, *, committed: bool) -> Any:
+    """Return the C++ handler that turns one result buffer into a ``jax.Array``."""
+    return _pxla.global_aval_to_result_handler(aval, sharding, committed)
+
+
+def put(
+    value: np.ndarray, aval: Any, sharding: Any, device: Device, *, committed: bool, alias: bool
+) -> jax.Array:
+    """Copy (or alias) a host array to a device, whatever ``jax_enable_x64`` says.
+
+    JAX's transfer guard applies as to an argument of ``jax.jit``.
+
+    Args:
+        value: a host array of the aval's shape and dtype.
+        aval: its aval, see ``shaped_array``.
+        sharding: its sharding, see ``single_device_sharding``.
+        device: the device.
+        committed: whether the result is tied to its device.
+        alias: let the result use the host array's memory where it can; the array must not be
+            changed as long as the result lives.
+    """
+    semantics = _jax.HostBufferSemantics
+    return _jax.batched_device_put(
+        aval,
+        sharding,
+        [value],
+        [device],
+        committed,
+        host_buffer_semantics=(
+            semantics.ZERO_COPY if alias else semantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES
+        ),
+        enable_x64=True,
+    )
+
+
+def executor_with_tokens(executable: Any, device: Device) -> Callable[[list[Any], Any], list[Any]]:
+    """Return ``run(buffers, handlers)`` for a program with side effects.
+
+    Its end becomes known to JAX, so that ``jax.effects_barrier`` waits for it.
+    """
+
+    def run(buffers: list[Any], handlers: Any) -> list[Any]:
+        results = executable.execute_sharded(buffers, with_tokens=True)
+        token = results.consume_token()
+        _dispatch.runtime_tokens.set_output_runtime_token(device, token.get_token(0))
+        return results.consume_with_handlers(handlers)
+
+    return run
+
+
+def cost_analysis(executable: Any) -> dict[str, float]:
+    """Return XLA's own cost estimate by its property names, empty where it has none."""
+    try:
+        cost = executable.cost_analysis()
+    except (JaxRuntimeError, NotImplementedError):
+        return {}
+    if isinstance(cost, list):
+        cost = cost[0] if cost else {}
+    return dict(cost)
+
+
+def memory_analysis(executable: Any) -> dict[str, int]:
+    """Return bytes: argument, output, alias, temp, code; empty where XLA does not say."""
+    try:
+        stats = executable.get_compiled_memory_stats()
+    except (JaxRuntimeError, NotImplementedError):
+        return {}
+    return {
+        "argument": int(stats.argument_size_in_bytes),
+        "output": int(stats.output_size_in_bytes),
+        "alias": int(stats.alias_size_in_bytes),
+        "temp": int(stats.temp_size_in_bytes),
+        "code": int(stats.generated_code_size_in_bytes),
+    }
+
+
+def optimized_hlo(executable: Any) -> str:
+    """Return the text of the HLO that XLA made of a module."""
+    return "\n".join(module.to_string() for module in executable.hlo_modules())

@@ -1,0 +1,129 @@
+"""Devices by name, and arrays on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from rlx.errors import DeviceError, did_you_mean
+from rlx_xla._jax_compat import client as jax_client
+
+_GPU_PLATFORMS = ("cuda", "rocm")
+
+
+def available_devices() -> tuple[str, ...]:
+    """Return the names of the attached devices: ``("cpu",)``, ``("cuda:0", "cuda:1", "cpu")``.
+
+    A platform with one device appears by its plain name. The default platform comes first.
+    """
+    names: list[str] = []
+    for platform in _platforms():
+        devices = jax.local_devices(backend=platform)
+        plain = _plain_name(devices[0])
+        names += [plain] if len(devices) == 1 else [f"{plain}:{i}" for i in range(len(devices))]
+    return tuple(dict.fromkeys(names))
+
+
+def find_device(name: str | jax.Device | None = None) -> jax.Device:
+    """Return the device with a name.
+
+    Args:
+        name: ``cpu``, ``gpu``, ``cuda``, ``rocm``, ``tpu`` or any installed platform, with an
+            optional index (``"cuda:1"``); None is JAX's default device.
+
+    Raises:
+        DeviceError: no such platform here, or the index is out of range.
+    """
+    if isinstance(name, jax.Device):
+        return name
+    if name is None:
+        return jax.local_devices()[0]
+    platform, _, index_text = name.partition(":")
+    if index_text and not index_text.isdecimal():
+        raise DeviceError(
+            f"device {name!r}: the part after ':' must be an index; got {index_text!r}. "
+            'Write it as in "cuda:1".'
+        )
+    devices = _devices_of(platform)
+    if not devices:
+        available = available_devices()
+        raise DeviceError(
+            f"device {name!r}: must be attached and supported by an installed XLA plugin; "
+            f"available: {', '.join(available)}.{did_you_mean(platform, available)}"
+        )
+    index = int(index_text or 0)
+    if index >= len(devices):
+        raise DeviceError(
+            f"device {name!r}: index must be below {len(devices)}, the number of {platform} "
+            f"devices; got {index}. Use one of {', '.join(available_devices())}."
+        )
+    return devices[index]
+
+
+def device_name(device: jax.Device) -> str:
+    """Return the name by which ``find_device`` finds a device."""
+    devices = jax.local_devices(backend=device.client.platform)
+    plain = _plain_name(device)
+    return plain if len(devices) == 1 else f"{plain}:{devices.index(device)}"
+
+
+def to_device(
+    value: np.ndarray | jax.Array, device: jax.Device, *, copy: bool = True
+) -> jax.Array:
+    """Put an array on a device with its dtype kept, 64-bit ones included.
+
+    Args:
+        value: host or device array.
+        device: where it goes.
+        copy: False lets a host array of suitable alignment be aliased; it must then not be
+            changed as long as the result lives.
+    """
+    sharding = jax_client.single_device_sharding(device)
+    if isinstance(value, jax.Array):
+        return value if value.devices() == {device} else jax.device_put(value, sharding)
+    host = np.asarray(value)
+    return jax_client.put(
+        host,
+        jax_client.shaped_array(host.shape, host.dtype),
+        sharding,
+        device,
+        committed=not is_default(device),
+        alias=not copy,
+    )
+
+
+def from_device(value: jax.Array) -> np.ndarray:
+    """Return the host view of a device array, waiting for it; on the CPU without a copy."""
+    return np.asarray(value)
+
+
+def is_default(device: jax.Device) -> bool:
+    """Tell whether uncommitted JAX arrays land on this device."""
+    return device == jax.local_devices()[0]
+
+
+def _platforms() -> list[str]:
+    return jax_client.backend_platforms()
+
+
+def _devices_of(platform: str) -> list[Any]:
+    present = _platforms()
+    if platform == "gpu":
+        wanted = [p for p in present if p in ("gpu", *_GPU_PLATFORMS)]
+    elif platform in _GPU_PLATFORMS:
+        wanted = [p for p in present if p == platform or p == "gpu"]
+    else:
+        wanted = [p for p in present if p == platform]
+    for name in wanted:
+        devices = jax.local_devices(backend=name)
+        if platform not in _GPU_PLATFORMS or _plain_name(devices[0]) == platform:
+            return list(devices)
+    return []
+
+
+def _plain_name(device: jax.Device) -> str:
+    if device.platform != "gpu":
+        return device.platform
+    return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

@@ -1,0 +1,105 @@
+"""The composable path: a finished module as one primitive under ``jax.jit``.
+
+Used under JAX's tracers, and where JAX must watch the call. The module is merged into the
+surrounding one when JAX lowers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import jax
+from jax.interpreters import mlir as jax_mlir
+
+from rlx.errors import LoweringError
+from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat.jaxpr import Primitive, enable_x64
+
+
+@final
+class SpliceProgram:
+    """A module that can be called inside a JAX computation.
+
+    Attributes:
+        name: the function's name in the surrounding module.
+        bytecode: the module, made by this process.
+        results: avals of the results.
+        platform: where the module may run.
+    """
+
+    __slots__ = ("_jitted", "_wide", "bytecode", "name", "platform", "results")
+
+    def __init__(
+        self,
+        name: str,
+        bytecode: bytes,
+        results: Sequence[Any],
+        platform: str,
+        *,
+        donated: Sequence[int] = (),
+        wide: bool = False,
+        compiler_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Wrap a module; ``wide`` says that it has 64-bit arguments or results."""
+        self.name = name
+        self.bytecode = bytecode
+        self.results = tuple(results)
+        self.platform = platform
+        self._wide = wide
+
+        def run(*buffers: Any) -> list[Any]:
+            return splice.bind(*buffers, program=self)
+
+        run.__name__ = run.__qualname__ = name
+        self._jitted = jax.jit(
+            run,
+            donate_argnums=tuple(donated),
+            keep_unused=True,
+            compiler_options=dict(compiler_options) if compiler_options else None,
+        )
+
+    def run(self, buffers: Sequence[Any]) -> list[jax.Array]:
+        """Run the module through ``jax.jit``."""
+        if not self._wide:
+            return self._jitted(*buffers)
+        with enable_x64():
+            return self._jitted(*buffers)
+
+    def bind(self, values: Sequence[Any]) -> list[Any]:
+        """Record the call in the surrounding JAX trace."""
+        return splice.bind(*values, program=self)
+
+
+splice = Primitive("rlx_call")
+splice.multiple_results = True
+
+
+@splice.def_impl
+def _run_eagerly(*buffers: Any, program: SpliceProgram) -> list[jax.Array]:
+    return program.run(buffers)
+
+
+@splice.def_abstract_eval
+def _result_types(*_: Any, program: SpliceProgram) -> list[Any]:
+    return list(program.results)
+
+
+def _lower(ctx: Any, *operands: Any, program: SpliceProgram) -> Sequence[Any]:
+    platforms = tuple(ctx.platforms or ctx.module_context.platforms)
+    allowed = {program.platform, "gpu"} if program.platform in ("cuda", "rocm") else None
+    if any(p != program.platform and not (allowed and p in allowed) for p in platforms):
+        raise LoweringError(
+            f"call of {program.name}: it must be lowered for {program.platform}, for which it was "
+            f"compiled; got {', '.join(platforms)}. Compile the graph for that device."
+        )
+    module = ctx.module_context.module
+    with module.context:
+        source = mlir.parse_module(program.bytecode, module.context)
+        name = mlir.merge_module(source, module, program.name, ctx.module_context.symbol_table)
+        results = [mlir.tensor_type(r.shape, r.dtype) for r in program.results]
+        symbol = mlir.ir.FlatSymbolRefAttr.get(name)
+        return mlir.func.CallOp(results, symbol, list(operands)).results
+
+
+jax_mlir.register_lowering(splice, _lower)
