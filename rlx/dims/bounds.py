@@ -1,8 +1,8 @@
 """Interval bounds of dimension polynomials.
 
-Three ways are intersected: plain interval arithmetic; the same after moving every atom to its
+Four ways are intersected: plain interval arithmetic; the same after moving every atom to its
 bound (``b*s - b`` becomes ``b'*s' + s'`` with b', s' >= 0); and both of these after replacing
-``n//d`` by ``(n - n%d) / d``, which proves ``b//2 <= b``.
+``n//d`` by ``(n - n%d) / d``, which proves ``b//2 <= b``; and the cases of a min or max.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rlx.dims.polynomial import (
     Polynomial,
     Symbol,
     Terms,
+    add,
     multiply_monomials,
     multiply_terms,
 )
@@ -43,7 +44,30 @@ def range_of(p: Polynomial) -> Range:
         low2, high2 = _range_of_terms(scaled)
         low = max(low, low2 if isinstance(low2, float) else -((-low2) // factor))
         high = min(high, high2 if isinstance(high2, float) else high2 // factor)
-    return low, high
+    split = _range_by_cases(p)
+    return max(low, split[0]), min(high, split[1])
+
+
+def _range_by_cases(p: Polynomial) -> Range:
+    """Bound c*min(x, y) + rest by c*x + rest and c*y + rest."""
+    found = [
+        (monomial, coefficient, atom)
+        for monomial, coefficient in p.terms
+        if len(monomial) == 1 and monomial[0][1] == 1
+        for atom, _ in monomial
+        if isinstance(atom, Apply) and atom.kind in ("min", "max")
+    ]
+    # The number of cases is a product, so only small expressions are split.
+    if not 1 <= len(found) <= 3 or p.depth > 2 or p.size > 64 or len(p.terms) == 1:
+        return ANY
+    monomial, coefficient, atom = found[0]
+    if len(atom.args) > 4:
+        return ANY
+    rest = add(p, Polynomial({monomial: coefficient}), -1)
+    ranges = [range_of(add(rest, case, coefficient)) for case in atom.args]
+    least = (atom.kind == "min") == (coefficient > 0)
+    pick = min if least else max
+    return pick(r[0] for r in ranges), pick(r[1] for r in ranges)
 
 
 @lru_cache(maxsize=8192)

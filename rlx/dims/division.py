@@ -18,6 +18,7 @@ from rlx.dims.polynomial import (
     Atom,
     Monomial,
     Polynomial,
+    Symbol,
     Terms,
     add,
     constant,
@@ -25,12 +26,12 @@ from rlx.dims.polynomial import (
     multiply,
     multiply_monomials,
     of_atom,
+    power,
     scale,
     text,
 )
 from rlx.errors import DimError
 
-_MAX_ROUNDS = 4  # of n%d taken apart
 _MAX_STEPS = 2048  # of one polynomial division; beyond it the rest stays a remainder
 
 
@@ -199,26 +200,35 @@ def _cancel(p: Polynomial, monomial: Monomial, factor: int) -> Polynomial:
 def without_mod(p: Polynomial) -> Polynomial:
     """Return p with n%d replaced by n - d*(n//d), which makes ``d*(n//d) + n%d - n`` vanish.
 
-    Powers of n%d stay, and so does what would grow beyond the limits.
+    What would grow beyond the limits stays as it is.
     """
-    for _ in range(_MAX_ROUNDS):
-        if p.size > MAX_SIZE // 8 or p.degree > MAX_DEGREE // 4:
-            break
-        result = constant(0)
-        for monomial, coefficient in p.terms:
-            term = Polynomial({monomial: coefficient})
-            for atom, exponent in monomial:
-                if exponent == 1 and isinstance(atom, Apply) and atom.kind == "mod":
-                    n, d = atom.args
-                    rest = tuple(pair for pair in monomial if pair[0] != atom)
-                    value = add(n, multiply(d, floordiv(n, d)), -1)
-                    term = multiply(Polynomial({rest: coefficient}), value)
-                    break
-            result = add(result, term)
-        if result == p:
-            break
-        p = result
-    return p
+    if not any(isinstance(atom, Apply) for m, _ in p.terms for atom, _ in m):
+        return p
+    result = constant(0)
+    for monomial, coefficient in p.terms:
+        term = constant(coefficient)
+        for atom, exponent in monomial:
+            if isinstance(atom, Symbol):
+                value = of_atom(atom)
+            else:
+                args = [without_mod(a) for a in atom.args]
+                if any(a.size > MAX_SIZE // 8 or a.degree > MAX_DEGREE // 4 for a in args):
+                    return p
+                match atom.kind:
+                    case "floordiv":
+                        value = floordiv(args[0], args[1])
+                    case "mod":
+                        value = add(args[0], multiply(args[1], floordiv(args[0], args[1])), -1)
+                    case "min" | "max":
+                        value = extremum(atom.kind, args)
+            if (
+                len(value.terms) ** exponent * len(term.terms) > MAX_SIZE // 8
+                or value.degree * exponent + term.degree > MAX_DEGREE // 2
+            ):
+                return p
+            term = multiply(term, power(value, exponent))
+        result = add(result, term)
+    return result
 
 
 def extremum(kind: Literal["min", "max"], args: Iterable[Polynomial]) -> Polynomial:
