@@ -7,7 +7,8 @@ the boundary: each chain starts with a fresh token and its last one is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, final
+from dataclasses import dataclass
+from typing import Any, final
 
 from rlx.dtypes import DType
 from rlx.errors import LoweringError
@@ -19,10 +20,23 @@ from rlx_xla._jax_compat.mlir import func, ir
 from rlx_xla.lowering.context import LoweringContext, location_of
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, rule_for
 
-if TYPE_CHECKING:
-    from typing import Any
+Emit = Callable[..., Any]
 
-Emit = Callable[..., "Any"]
+
+@final
+@dataclass(frozen=True, slots=True)
+class LoweredModule:
+    """A StableHLO module and what it needs to run.
+
+    Attributes:
+        module: the module, with a function ``main``.
+        host_callbacks: Python callbacks that it calls by index.
+        keepalive: objects that must live as long as the executable.
+    """
+
+    module: ir.Module
+    host_callbacks: tuple[Any, ...]
+    keepalive: tuple[Any, ...]
 
 
 @final
@@ -46,6 +60,9 @@ class ModuleLowering:
         self.platform = platform
         self.portable = portable
         self.emitters = dict(emitters or {})
+        self.host_callbacks: list[Any] = []
+        self.callback_base = 0
+        self.keepalive: list[Any] = []
         self.context = mlir.new_context()
         self._types: dict[TensorType, ir.Type] = {}
         self._locations: dict[Location, ir.Location] = {}
@@ -142,7 +159,7 @@ def lower_to_module(
     *,
     portable: bool = False,
     emitters: Mapping[Node, Emit] | None = None,
-) -> ir.Module:
+) -> LoweredModule:
     """Return the StableHLO module of a static graph, verified.
 
     Raises:
@@ -161,7 +178,9 @@ def lower_to_module(
             lowering.module.operation.verify()
         except ir.MLIRError as error:
             raise LoweringError(f"lowering: MLIR refuses the module: {error}") from error
-    return lowering.module
+    return LoweredModule(
+        lowering.module, tuple(lowering.host_callbacks), tuple(lowering.keepalive)
+    )
 
 
 def missing_rule(node: Node, platform: str) -> LoweringError:

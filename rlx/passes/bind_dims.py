@@ -1,0 +1,98 @@
+"""Puts numbers (or other dims) in place of symbols, in types and in attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlx import dims
+from rlx.dims import DimBinding, DimExpr
+from rlx.errors import DimError, did_you_mean
+from rlx.ir.graph import Graph, Node, Value, make_node
+from rlx.types import Dim, Shape
+
+
+def bind(graph: Graph, binding: DimBinding | Mapping[str, Dim]) -> Graph:
+    """Return the graph with symbols replaced; symbols that the binding lacks stay.
+
+    Every attribute that is a dim or holds dims is bound, inner graphs included, and every type is
+    inferred again.
+
+    Raises:
+        DimError: the binding names a symbol that the graph does not have, or a size below the
+            symbol's lower bound.
+        ShapeError: an op refuses the sizes.
+    """
+    sizes: dict[str, Dim] = dict(binding.items())
+    known = _all_symbols(graph)
+    unknown = [name for name in sizes if name not in known]
+    if unknown and known:
+        raise DimError(
+            f"bind: the graph's symbols are {', '.join(known)}; got {unknown[0]!r}."
+            f"{did_you_mean(unknown[0], known)}"
+        )
+    wrong = [n for n, d in sizes.items() if type(d) is int and d < 0]
+    if wrong:
+        raise DimError(f"bind: sizes are required to be ≥ 0; got {wrong[0]} = {sizes[wrong[0]]}.")
+    if not known:
+        return graph
+    done: dict[int, Graph] = {}
+    for inner in graph.all_graphs():
+        done[id(inner)] = _bind_one(inner, sizes, done)
+    return done[id(graph)]
+
+
+def binding_from_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Sizes of the graph's symbols from actual shapes of its inputs and params, by name.
+
+    Raises:
+        DimError: two inputs disagree (both are named), or a size fits no binding.
+    """
+    declared: list[tuple[str, Shape]] = [
+        (v.name, v.type.shape) for v in (*graph.inputs, *graph.params) if v.name in shapes
+    ]
+    return dict(dims.infer_bindings(declared, shapes).items())
+
+
+def _all_symbols(graph: Graph) -> tuple[str, ...]:
+    found: set[str] = set()
+    for inner in graph.all_graphs():
+        found.update(inner.symbols)
+    return tuple(sorted(found))
+
+
+def _bind_one(graph: Graph, sizes: Mapping[str, Dim], done: Mapping[int, Graph]) -> Graph:
+    new: dict[Value, Value] = {}
+    for node in graph.nodes():
+        attributes = node.op.attributes()
+        changes = {
+            name: bound
+            for name, value in attributes.items()
+            if (bound := _bind_attribute(value, sizes, done)) is not value
+        }
+        moved = any(v in new for v in node.inputs)
+        if not changes and not moved:
+            continue
+        op = node.op.replace(**changes) if changes else node.op
+        made: Node = make_node(op, [new.get(v, v) for v in node.inputs], node.location)
+        new.update(zip(node.results, made.results, strict=True))
+    if not new:
+        return graph
+    return Graph(
+        [new.get(v, v) for v in graph.inputs],
+        [new.get(v, v) for v in graph.params],
+        [new.get(v, v) for v in graph.outputs],
+        [new.get(v, v) for v in graph.effects],
+        name=graph.name,
+    )
+
+
+def _bind_attribute(value: Any, sizes: Mapping[str, Dim], done: Mapping[int, Graph]) -> Any:
+    if isinstance(value, DimExpr):
+        return dims.substitute(value, sizes)
+    if isinstance(value, Graph):
+        return done.get(id(value), value)
+    if isinstance(value, tuple):
+        items: tuple[Any, ...] = tuple(_bind_attribute(v, sizes, done) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return value

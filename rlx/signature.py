@@ -1,0 +1,56 @@
+"""How a caller's arguments become a graph's inputs, and its outputs the caller's structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """Names and structure of a callable graph.
+
+    Attributes:
+        inputs: names of the graph's inputs, in order.
+        outputs: names of the graph's outputs, in order.
+        flatten: ``(args, kwargs) -> list`` of one value per input; None when positional arguments
+            are the inputs themselves.
+        unflatten: list of outputs → the caller's structure; None when the outputs are returned as
+            a list.
+        single: whether the caller's structure is one array.
+        weak_types: inputs that came from Python scalars (JAX's weak types).
+        key_inputs: PRNG implementation by name of each input that is a key array.
+        key_outputs: PRNG implementation by index of each output that is a key array.
+        donated: names of inputs whose buffers a call consumes.
+        x64: whether 64-bit types were enabled where the function was traced.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    flatten: Callable[[Sequence[Any], Mapping[str, Any]], list[Any]] | None = None
+    unflatten: Callable[[Sequence[Any]], Any] | None = None
+    single: bool = False
+    weak_types: frozenset[str] = frozenset()
+    key_inputs: Mapping[str, str] = field(default_factory=dict[str, str])
+    key_outputs: Mapping[int, str] = field(default_factory=dict[int, str])
+    donated: frozenset[str] = frozenset()
+    x64: bool = False
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether positional arguments are the inputs themselves."""
+        return self.flatten is None
+
+
+def flat_signature(graph: Graph) -> Signature:
+    """The signature of a built graph: positional inputs, a list (or one array) out."""
+    return Signature(
+        inputs=tuple(v.name for v in graph.inputs),
+        outputs=tuple(f"output_{i}" for i in range(len(graph.outputs))),
+        single=len(graph.outputs) == 1,
+    )

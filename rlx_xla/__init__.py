@@ -1,0 +1,18 @@
+"""RLX on top of XLA: trace JAX functions into RLX graphs, compile and run them.
+
+``trace`` makes a graph of a JAX function; ``rlx.Session("cpu").compile(...)`` compiles it.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from rlx_xla.lowering.text import stablehlo as stablehlo
+from rlx_xla.tracing.trace import trace as trace
+from rlx_xla.tracing.traced import Coverage as Coverage
+from rlx_xla.tracing.traced import Traced as Traced
+
+try:
+    __version__ = version("rlx-xla")
+except PackageNotFoundError:  # running from a source tree that is not installed
+    __version__ = "0+unknown"

@@ -1,0 +1,75 @@
+"""Single equations as functions, their effects, and their StableHLO, on JAX 0.7.2 to 0.12."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax._src import core as _core
+from jax._src import effects as _effects
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat.jaxpr import enable_x64
+
+
+def function_of(closed: Any) -> Callable[..., list[Any]]:
+    """Return a closed jaxpr as a function of its inputs."""
+    return jaxpr_as_fun(closed)
+
+
+def single_equation(equation: Any) -> Any:
+    """Return a closed jaxpr that holds one equation; every operand, literal or not, is an input."""
+    inputs = [_new_var(atom.aval) for atom in equation.invars]
+    outputs = [_new_var(atom.aval) for atom in equation.outvars]
+    alone = equation.replace(invars=inputs, outvars=outputs)
+    jaxpr = _core.Jaxpr((), inputs, outputs, [alone], equation.effects)
+    return ClosedJaxpr(jaxpr, ())
+
+
+def _new_var(aval: Any) -> Any:
+    try:
+        return _core.Var(aval)
+    except TypeError:  # 0.7: Var(suffix, aval)
+        return _core.Var("", aval)
+
+
+def effect_kinds(equation: Any) -> set[str]:
+    """Return the kinds of effect that order an equation; named axes and the like do not count."""
+    return {
+        type(effect).__name__ + ("" if is_ordered_effect(effect) else "#unordered")
+        for effect in equation.effects
+        if _effects.lowerable_effects.contains(effect)
+    }
+
+
+def is_ordered_effect(effect: Any) -> bool:
+    """Tell whether JAX orders this effect with the others of its kind."""
+    return bool(_effects.ordered_effects.contains(effect))
+
+
+def is_ordered(equation: Any) -> bool:
+    """Tell whether an equation has an ordered effect."""
+    return any(map(is_ordered_effect, equation.effects))
+
+
+def lower_function(
+    function: Callable[..., Any], avals: Sequence[Any], platform: str
+) -> tuple[str, list[Any], Any]:
+    """Lower a function of raw arrays to StableHLO text.
+
+    Args:
+        function: a JAX function.
+        avals: its arguments, as ``jax.ShapeDtypeStruct``.
+        platform: ``cpu``, ``cuda``, ``rocm`` or ``tpu``.
+
+    Returns:
+        The module's text, the host callbacks that it calls by index, and what must be kept alive.
+    """
+    with enable_x64():
+        traced = jax.jit(function, keep_unused=True).trace(*avals)
+        lowered = traced.lower(lowering_platforms=(platform,))
+    arguments = lowered._lowering.compile_args
+    text = mlir.module_text(lowered.compiler_ir("stablehlo"))
+    return text, list(arguments.get("host_callbacks") or ()), arguments.get("keepalive")

@@ -1,0 +1,53 @@
+"""PRNG keys and other extended dtypes of JAX 0.7.2 to 0.12."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError
+
+
+def key_shape(dtype: Any) -> tuple[int, ...]:
+    """Trailing shape of a key's raw data: ``(2,)`` for threefry, ``(4,)`` for rbg."""
+    return tuple(dtype._impl.key_shape)
+
+
+def key_impl(dtype: Any) -> str:
+    """Name of a key dtype's implementation: ``threefry2x32``, ``rbg``, ``unsafe_rbg``."""
+    return str(dtype._impl.name)
+
+
+def key_data(keys: Any) -> Any:
+    """Raw ``u32[..., n]`` data of new-style keys."""
+    return jax.random.key_data(keys)
+
+
+def wrap_key(data: Any, impl: str) -> Any:
+    """New-style keys from raw data."""
+    return jax.random.wrap_key_data(data, impl=impl)
+
+
+def is_key(aval: Any) -> bool:
+    """Tell whether an abstract value or array holds new-style keys."""
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def extended_dtype(dtype: Any) -> DType:
+    """RLX's dtype for JAX's dtypes that are neither NumPy's nor keys.
+
+    Raises:
+        DTypeError: there is none.
+    """
+    if dtype == jax.dtypes.float0:
+        return DType.BOOL
+    raise DTypeError(f"trace: dtype {dtype} of {type(dtype).__name__} has no counterpart in RLX.")
+
+
+def is_float0(dtype: Any) -> bool:
+    """Tell whether a dtype is float0, the type of tangents of integers."""
+    return isinstance(dtype, np.dtype) and dtype == jax.dtypes.float0

@@ -1,0 +1,81 @@
+"""Opaque nodes: their StableHLO is merged into the module and called."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from rlx.dtypes import DType
+from rlx.ops.external import External
+from rlx_xla._jax_compat import equations, mlir
+from rlx_xla._jax_compat.jaxpr import abstract
+from rlx_xla._jax_compat.mlir import func, ir
+from rlx_xla.lowering.context import LoweringContext
+from rlx_xla.lowering.registry import lowers
+from rlx_xla.tracing.external import LiveEquation
+
+
+@lowers(External)
+def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir.Value]:
+    """Call the foreign module's main; a token passes through unless main takes it."""
+    text = dict(op.stablehlo).get(ctx.platform)
+    if text is None:
+        text = _lower_live(ctx, op)
+    source = mlir.parse_module(text, ctx.module.context)
+    shift_callbacks(source, ctx.module.callback_base)
+    ctx.module.callback_base = len(ctx.module.host_callbacks)
+    name = mlir.merge_module(source, ctx.module.module, f"external_{op.name}", ctx.module.symbols)
+    values = list(operands)
+    token = values.pop() if op.effect else None
+    main = ctx.module.symbols[name]
+    takes_token = any("token" in str(t) for t in main.type.inputs)
+    if takes_token and token is not None:
+        values.insert(0, token)
+    callee = ir.FlatSymbolRefAttr.get(name)
+    results = list(func.CallOp(list(main.type.results), callee, values).results)
+    if token is None:
+        return results
+    if takes_token:
+        return [*results[1:], results[0]]
+    return [*results, token]
+
+
+def _lower_live(ctx: LoweringContext, op: External) -> str:
+    if op.live is None:
+        raise ctx.refuse(
+            f"the opaque node {op.name!r} is required to hold StableHLO for {ctx.platform!r}; it "
+            f"holds {[p for p, _ in op.stablehlo] or 'none'}. Trace the function again."
+        )
+    live = cast("LiveEquation", op.live.value)
+    types = [t for t in ctx.input_types if t.dtype is not DType.TOKEN]
+    avals = [abstract(t.shape, t.dtype.numpy) for t in types]
+    text, callbacks, keepalive = equations.lower_function(live.function, avals, ctx.platform)
+    ctx.module.host_callbacks.extend(callbacks)
+    ctx.module.keepalive.append(keepalive)
+    return text
+
+
+def shift_callbacks(module: ir.Module, base: int) -> None:
+    """Add ``base`` to the index of every host callback that a module calls."""
+    if not base:
+        return
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name == "stablehlo.custom_call" and "python" in str(
+            operation.attributes["call_target_name"]
+        ):
+            for key in ("mhlo.backend_config", "backend_config"):
+                if key in operation.attributes:
+                    config = operation.attributes[key]
+                    _shift(operation, key, config, base)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def _shift(operation: ir.Operation, key: str, config: ir.Attribute, base: int) -> None:
+    if not isinstance(config, ir.DictAttr) or "index" not in config:
+        return
+    entries = {e.name: e.attr for e in config}
+    index = entries["index"]
+    entries["index"] = ir.IntegerAttr.get(index.type, ir.IntegerAttr(index).value + base)
+    operation.attributes[key] = ir.DictAttr.get(entries)

@@ -1,0 +1,54 @@
+"""``rlx_xla.stablehlo``: the StableHLO text of a graph for any platform."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlx.errors import LoweringError
+from rlx_xla._jax_compat import mlir
+from rlx_xla.lowering.module import lower_to_module
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Graph
+
+
+def stablehlo(
+    graph: Any, platform: str = "cpu", *, portable: bool = False, locations: bool = False
+) -> str:
+    """Return a graph as StableHLO text.
+
+    Args:
+        graph: a static Graph, or anything with a ``graph`` (a Traced).
+        platform: ``cpu``, ``cuda``, ``rocm`` or ``tpu``.
+        portable: only core StableHLO ops, no CHLO and no custom calls.
+        locations: print source locations.
+
+    Raises:
+        LoweringError: a dim is symbolic, an op has no lowering, or it has none that is portable.
+    """
+    inner: Graph = getattr(graph, "graph", graph)
+    from rlx.passes.legalize import decompose_unsupported
+    from rlx_xla.lowering.registry import rule_for
+
+    ready = decompose_unsupported(inner, lambda op: rule_for(type(op), platform) is not None)
+    lowered = lower_to_module(ready, platform, portable=portable)
+    if portable:
+        mlir.legalize_chlo(lowered.module)
+        _require_portable(lowered.module)
+    return mlir.module_text(lowered.module, locations=locations)
+
+
+def _require_portable(module: mlir.ir.Module) -> None:
+    wrong: list[str] = []
+
+    def visit(operation: mlir.ir.Operation) -> mlir.ir.WalkResult:
+        if operation.name.startswith("chlo.") or operation.name == "stablehlo.custom_call":
+            wrong.append(f"{operation.name} at {operation.location}")
+        return mlir.ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if wrong:
+        raise LoweringError(
+            "stablehlo: portable=True is required to give core StableHLO only; found "
+            f"{'; '.join(wrong[:8])}. Lower without portable, or replace these ops."
+        )

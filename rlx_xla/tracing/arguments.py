@@ -1,0 +1,177 @@
+"""Arguments of a traced function: which leaves are inputs, which are params, and their names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from rlx.errors import TraceError
+from rlx.types import TensorType, as_type
+from rlx_xla._jax_compat import keys
+from rlx_xla._jax_compat.jaxpr import abstract
+from rlx_xla._jax_compat.symbolic import SymbolScope
+
+COLLECTIONS = frozenset({"params", "batch_stats", "cache", "intermediates"})
+"""Names of flax's variable collections; a tree of them needs no prefix."""
+
+
+@final
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of the arguments.
+
+    Attributes:
+        name: unique name, from the argument's name and the path.
+        path: the path inside the argument, with ``/``.
+        argument: positional index, or the keyword.
+        value: array, scalar or abstract value; specs are resolved.
+        param: whether it is bound once instead of being fed.
+    """
+
+    name: str
+    path: str
+    argument: int | str
+    value: Any
+    param: bool
+
+
+@final
+@dataclass(frozen=True)
+class Arguments:
+    """Every leaf of the dynamic arguments, in pytree order of ``(args, kwargs)``.
+
+    Attributes:
+        leaves: the leaves.
+        tree: JAX's structure of ``(args, kwargs)``.
+        args: positional arguments with specs resolved, static ones left out.
+        kwargs: keyword arguments, the same.
+        whole_params: positions of arguments that are params as a whole.
+    """
+
+    leaves: tuple[Leaf, ...]
+    tree: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    whole_params: frozenset[int]
+
+
+def resolve(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    names: Sequence[str],
+    params: int | Sequence[int] | Callable[[str], bool],
+) -> Arguments:
+    """Resolve specs such as ``"f32[b, 128]"``, and sort the leaves into inputs and params.
+
+    Args:
+        args: dynamic positional arguments.
+        kwargs: dynamic keyword arguments.
+        names: a name for each positional argument.
+        params: positions (among ``args``), or a predicate on leaf paths.
+
+    Raises:
+        TraceError: a leaf is neither array, scalar nor spec; a position is out of range.
+    """
+    scope = SymbolScope()
+    made_args = tuple(_abstract_tree(a, scope) for a in args)
+    made_kwargs = {k: _abstract_tree(v, scope) for k, v in kwargs.items()}
+    positions = _positions(params, len(args))
+    by_predicate: Callable[[str], bool] | None = params if callable(params) else None
+    flat, tree = jax.tree_util.tree_flatten_with_path((made_args, made_kwargs))
+    taken: set[str] = set()
+    leaves: list[Leaf] = []
+    for path, value in flat:
+        outer, key, *inner = (_key(entry) for entry in path)
+        argument: int | str = int(key) if outer == "0" else key
+        label = names[argument] if isinstance(argument, int) else argument
+        inside = "/".join(inner)
+        bare = bool(inner) and _is_collections(made_args, argument)
+        name = inside if bare else "/".join([label, *inner])
+        param = argument in positions or (by_predicate is not None and by_predicate(name))
+        if name in taken:
+            name = "/".join([label, *inner])
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        leaves.append(Leaf(name, inside, argument, value, param))
+    return Arguments(tuple(leaves), tree, made_args, made_kwargs, _whole(leaves, len(args)))
+
+
+def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of the first positional parameters of a function, ``arg0`` … where unknown."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    found: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            found += [f"{parameter.name}_{i}" for i in range(count - len(found))]
+        elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            found.append(parameter.name)
+    return [*found[:count], *(f"arg{i}" for i in range(len(found[:count]), count))]
+
+
+def _positions(params: Any, count: int) -> frozenset[int]:
+    if callable(params):
+        return frozenset()
+    given = (params,) if isinstance(params, int) else tuple(params)
+    positions = frozenset(p + count if p < 0 else p for p in given)
+    wrong = [p for p in positions if not 0 <= p < count]
+    if wrong:
+        raise TraceError(
+            f"trace: params names argument {wrong[0]}; the function was given {count} positional "
+            "arguments. Give indices of positional arguments, or a predicate on leaf paths."
+        )
+    return positions
+
+
+def _whole(leaves: Sequence[Leaf], count: int) -> frozenset[int]:
+    fed = {leaf.argument for leaf in leaves if not leaf.param}
+    bound = {leaf.argument for leaf in leaves if leaf.param}
+    return frozenset(i for i in range(count) if i in bound and i not in fed)
+
+
+def _is_collections(args: Sequence[Any], argument: int | str) -> bool:
+    if not isinstance(argument, int):
+        return False
+    value = args[argument]
+    return isinstance(value, Mapping) and bool(value) and COLLECTIONS.issuperset(value)
+
+
+def _key(entry: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if attribute in getattr(type(entry), "__dataclass_fields__", {}) or attribute in dir(entry):
+            return str(getattr(entry, attribute))
+    return str(entry).strip(".[]'\"")
+
+
+def _abstract_tree(tree: Any, scope: SymbolScope) -> Any:
+    return jax.tree_util.tree_map(
+        lambda leaf: _abstract_leaf(leaf, scope),
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, TensorType),
+    )
+
+
+def _abstract_leaf(leaf: Any, scope: SymbolScope) -> Any:
+    if isinstance(leaf, str | TensorType):
+        spec = as_type(leaf)
+        shape = scope.shape([str(d) for d in spec.shape])
+        return abstract(shape, spec.dtype.numpy)
+    if keys.is_key(leaf) or isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        return leaf
+    if isinstance(leaf, bool | int | float | complex | jax.ShapeDtypeStruct):
+        return leaf
+    if hasattr(leaf, "__jax_array__"):
+        return leaf
+    raise TraceError(
+        f"trace: an argument's leaf is required to be an array, a number, a jax.ShapeDtypeStruct "
+        f"or a spec such as 'f32[b, 128]'; got {type(leaf).__name__}. Name static arguments in "
+        "static_argnums or static_argnames."
+    )

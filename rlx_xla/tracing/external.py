@@ -1,0 +1,86 @@
+"""Equations that are not modelled, as ``external`` nodes that still run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from rlx.ir.attributes import Opaque
+from rlx.ir.graph import Value, make_node
+from rlx.ops.external import External
+from rlx.types import TOKEN, TensorType
+from rlx_xla._jax_compat import jaxpr as jx
+from rlx_xla._jax_compat import equations, keys
+
+if TYPE_CHECKING:
+    from rlx_xla.tracing.walk import JaxprWalker
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LiveEquation:
+    """One JAX equation in memory.
+
+    Attributes:
+        name: the primitive.
+        jaxpr: a closed jaxpr with this equation alone; every operand is an argument.
+        in_avals: abstract values of the operands.
+        out_avals: abstract values of the results.
+        ordered: whether the effect is ordered with others of its kind.
+    """
+
+    name: str
+    jaxpr: Any
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    ordered: bool
+
+    def function(self, *operands: Any) -> list[Any]:
+        """The equation as a JAX function of raw arrays (keys as u32 data)."""
+        wrapped = [
+            keys.wrap_key(x, keys.key_impl(a.dtype)) if keys.is_key(a) else x
+            for x, a in zip(operands, self.in_avals, strict=True)
+        ]
+        results = equations.function_of(self.jaxpr)(*wrapped)
+        return [
+            keys.key_data(r) if keys.is_key(a) else r
+            for r, a in zip(results, self.out_avals, strict=True)
+        ]
+
+    def evaluate(self, *operands: Any) -> tuple[np.ndarray[Any, Any], ...]:
+        """Run the equation eagerly on arrays; tokens pass through."""
+        token = operands[len(self.in_avals) :]
+        with jx.enable_x64():
+            results = self.function(*operands[: len(self.in_avals)])
+            return (*(np.asarray(r) for r in results), *token)
+
+
+def node(
+    walker: JaxprWalker, equation: Any, operands: Sequence[Value], types: Sequence[TensorType]
+) -> tuple[Value, ...]:
+    """Make the external node of an equation; its token joins the chain of its effect."""
+    effects = sorted(equations.effect_kinds(equation))
+    live = LiveEquation(
+        equation.primitive.name,
+        equations.single_equation(equation),
+        tuple(v.aval for v in equation.invars),
+        tuple(v.aval for v in equation.outvars),
+        equations.is_ordered(equation),
+    )
+    kind = effects[0] if effects else ""
+    made_types = (*types, TOKEN) if kind else tuple(types)
+    op = External(
+        name=live.name,
+        dtypes=tuple(t.dtype for t in made_types),
+        shapes=tuple(t.shape for t in made_types),
+        effect=kind,
+        live=Opaque(live, live.evaluate),
+    )
+    if not kind:
+        return make_node(op, operands).results
+    results = make_node(op, (*operands, walker.token(kind))).results
+    walker.scope.tokens[kind] = results[-1]
+    return results[:-1]

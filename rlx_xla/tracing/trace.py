@@ -1,0 +1,243 @@
+"""``rlx_xla.trace``: a JAX function becomes an RLX graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from rlx.dtypes import as_dtype
+from rlx.errors import TraceError, did_you_mean
+from rlx.ir import location as loc
+from rlx.ir.graph import Graph, Value
+from rlx.ops.io import Input, Param
+from rlx.signature import Signature
+from rlx_xla._jax_compat import jaxpr as jx
+from rlx_xla._jax_compat import keys
+from rlx_xla.tracing.arguments import Arguments, argument_names, resolve
+from rlx_xla.tracing.traced import Traced
+from rlx_xla.tracing.walk import JaxprWalker
+
+
+def trace(
+    fn: Callable[..., Any],
+    *args: Any,
+    params: int | Sequence[int] | Callable[[str], bool] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    **kwargs: Any,
+) -> Traced:
+    """Trace a JAX function into an RLX graph.
+
+    Args:
+        fn: any function that ``jax.jit`` takes.
+        args: positional arguments: pytrees of arrays, numbers, ``jax.ShapeDtypeStruct`` or specs
+            such as ``"f32[b, 128]"`` (equal names mean equal sizes).
+        params: arguments bound once instead of being fed on every call: positions in ``args``, or
+            a predicate on the leaves' names (``params/encoder/…/kernel``).
+        static_argnums: positions of arguments that are Python values known when tracing.
+        static_argnames: names of such arguments.
+        donate_argnums: positions of arguments whose buffers a call may consume.
+        kwargs: keyword arguments, as ``args``.
+
+    Returns:
+        The graph with its signature and params. Arrays that ``fn`` closes over are params named
+        ``captured/…`` when they are larger than 1 KiB, constants otherwise.
+
+    Raises:
+        TraceError: an argument is neither array, number nor spec, or JAX cannot trace ``fn``.
+    """
+    started = time.perf_counter()
+    bound, dynamic, dynamic_kwargs, positions = _bind_static(
+        fn, args, kwargs, static_argnums, static_argnames
+    )
+    all_names = argument_names(fn, len(args))
+    resolved = resolve(
+        dynamic,
+        dynamic_kwargs,
+        [all_names[p] for p in positions],
+        _renumber(params, positions),
+    )
+    traced = jx.trace_function(bound, resolved.args, resolved.kwargs)
+    jax_seconds = time.perf_counter() - started
+    made = _walk(fn, resolved, traced, _renumber(donate_argnums, positions))
+    seconds = {"jax": jax_seconds, "walk": time.perf_counter() - started - jax_seconds}
+    graph, signature, values, walker = made
+    return Traced(graph, signature, values, seconds, walker.modelled, walker.opaque)
+
+
+def _walk(
+    fn: Callable[..., Any], arguments: Arguments, traced: jx.TracedFunction, donated: Any
+) -> tuple[Graph, Signature, dict[str, Any], JaxprWalker]:
+    values: dict[str, Any] = {}
+    captured: list[Value] = []
+
+    def lift(array: Any, index: int) -> Value:
+        name = f"captured/{index}"
+        values[name] = array
+        dtype = as_dtype(np.dtype(array.dtype))
+        leaf: Value = Param(name=name, dtype=dtype, shape=tuple(array.shape))()
+        captured.append(leaf)
+        return leaf
+
+    walker = JaxprWalker(lift)
+    opened = jx.open_jaxpr(traced.jaxpr)
+    leaves: list[Value] = []
+    with loc.at(loc.UNKNOWN):
+        for leaf, variable in zip(arguments.leaves, opened.invars, strict=True):
+            type_ = walker.type_of(variable.aval)
+            cls = Param if leaf.param else Input
+            leaves.append(cls(name=leaf.name, dtype=type_.dtype, shape=type_.shape)())
+            if leaf.param:
+                values[leaf.name] = _concrete(leaf.value)
+        consts = [walker.literal(c) for c in jx.constants(traced.jaxpr)]
+    outputs = walker.walk(opened, consts, leaves)
+    pairs = list(zip(arguments.leaves, leaves, strict=True))
+    graph = Graph(
+        [v for leaf, v in pairs if not leaf.param],
+        [*(v for leaf, v in pairs if leaf.param), *captured],
+        outputs,
+        walker.scope.tokens.values(),
+        name=getattr(fn, "__name__", type(fn).__name__),
+    )
+    return graph, _signature(arguments, traced, donated), values, walker
+
+
+def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) -> Signature:
+    fed = [leaf for leaf in arguments.leaves if not leaf.param]
+    avals = {
+        leaf.name: v.aval
+        for leaf, v in zip(arguments.leaves, jx.open_jaxpr(traced.jaxpr).invars, strict=True)
+    }
+    out_leaves, out_tree = jax.tree_util.tree_flatten(traced.out_info)
+    single = out_tree == jax.tree_util.tree_structure(0)
+    names = tuple(
+        "/".join(["output", *(str(k).strip(".[]'\"") for k in path)])
+        for path, _ in jax.tree_util.tree_flatten_with_path(traced.out_info)[0]
+    )
+    donated_set = frozenset(donated) if not isinstance(donated, int) else frozenset({donated})
+    out_keys = {
+        i: keys.key_impl(leaf.dtype) for i, leaf in enumerate(out_leaves) if keys.is_key(leaf)
+    }
+    return Signature(
+        inputs=tuple(leaf.name for leaf in fed),
+        outputs=names,
+        flatten=None if _is_flat(arguments) else _flattener(arguments),
+        unflatten=None if single else out_tree.unflatten,
+        single=single,
+        weak_types=frozenset(
+            leaf.name for leaf in fed if getattr(avals[leaf.name], "weak_type", False)
+        ),
+        key_inputs={
+            leaf.name: keys.key_impl(avals[leaf.name].dtype)
+            for leaf in fed
+            if keys.is_key(avals[leaf.name])
+        },
+        key_outputs=out_keys,
+        donated=frozenset(leaf.name for leaf in fed if leaf.argument in donated_set),
+        x64=bool(jax.config.jax_enable_x64),
+    )
+
+
+def _is_flat(arguments: Arguments) -> bool:
+    """Whether the arguments left after whole params are exactly the inputs, one leaf each."""
+    fed = [leaf for leaf in arguments.leaves if not leaf.param]
+    kept = [i for i in range(len(arguments.args)) if i not in arguments.whole_params]
+    return (
+        not arguments.kwargs
+        and all(not leaf.path for leaf in fed)
+        and [leaf.argument for leaf in fed] == kept
+    )
+
+
+def _flattener(arguments: Arguments) -> Callable[[Sequence[Any], Mapping[str, Any]], list[Any]]:
+    kept = tuple(a for i, a in enumerate(arguments.args) if i not in arguments.whole_params)
+    wanted = jax.tree_util.tree_structure((kept, dict(arguments.kwargs)))
+    positions = [i for i in range(len(arguments.args)) if i not in arguments.whole_params]
+    fed = [
+        not leaf.param
+        for leaf in arguments.leaves
+        if isinstance(leaf.argument, str) or leaf.argument in positions
+    ]
+    every = all(fed)
+    flatten_up = jax.tree_util.tree_flatten
+
+    def flatten(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        found, tree = flatten_up((tuple(args), kwargs))
+        if tree != wanted:
+            raise _structure_error(wanted, tree)
+        return found if every else [leaf for leaf, keep in zip(found, fed, strict=True) if keep]
+
+    return flatten
+
+
+def _structure_error(wanted: Any, found: Any) -> TraceError:
+    return TraceError(
+        f"call: arguments are required in the structure that was traced (params left out): "
+        f"{wanted}; got {found}. Pass the same structure, or trace again."
+    )
+
+
+def _concrete(value: Any) -> Any:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return None
+    if keys.is_key(value):
+        return keys.key_data(value)
+    return value
+
+
+def _bind_static(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    static_argnums: int | Sequence[int],
+    static_argnames: str | Sequence[str],
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[int]]:
+    """Close over static arguments; return the dynamic ones and their positions."""
+    numbers = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
+    numbers = {n + len(args) if n < 0 else n for n in numbers}
+    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+    known = argument_names(fn, len(args))
+    numbers |= {i for i, name in enumerate(known) if name in names}
+    unknown = [n for n in names if n not in known and n not in kwargs]
+    if unknown and not any(n in _parameter_names(fn) for n in unknown):
+        raise TraceError(
+            f"trace: static_argnames names {unknown[0]!r}, which {fn!r} does not take."
+            f"{did_you_mean(unknown[0], known)}"
+        )
+    positions = [i for i in range(len(args)) if i not in numbers]
+    static = {i: args[i] for i in numbers if i < len(args)}
+    static_kwargs = {k: v for k, v in kwargs.items() if k in names}
+    dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
+    if not static and not static_kwargs:
+        return fn, tuple(args), dict(kwargs), positions
+
+    def bound(*dynamic: Any, **more: Any) -> Any:
+        whole: list[Any] = [None] * len(args)
+        for index, value in static.items():
+            whole[index] = value
+        for index, value in zip(positions, dynamic, strict=True):
+            whole[index] = value
+        return fn(*whole, **more, **static_kwargs)
+
+    bound.__name__ = getattr(fn, "__name__", "fn")
+    return bound, tuple(args[i] for i in positions), dynamic_kwargs, positions
+
+
+def _parameter_names(fn: Callable[..., Any]) -> list[str]:
+    code = getattr(fn, "__code__", None)
+    return list(code.co_varnames) if code is not None else []
+
+
+def _renumber(given: Any, positions: Sequence[int]) -> Any:
+    """Positions in all arguments as positions in the dynamic ones."""
+    if callable(given):
+        return given
+    wanted = (given,) if isinstance(given, int) else tuple(given)
+    table = {p: i for i, p in enumerate(positions)}
+    highest = max(positions, default=-1) + 1
+    return tuple(table.get(w + highest if w < 0 else w, w) for w in wanted)

@@ -1,0 +1,213 @@
+"""Walks a jaxpr and makes the RLX graph: one rule call per equation, external nodes otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from rlx import dims
+from rlx.dtypes import DType, as_dtype
+from rlx.errors import TraceError
+from rlx.ir import location as loc
+from rlx.ir.graph import Graph, Value
+from rlx.ir.operators import constant
+from rlx.ops.io import Input
+from rlx.types import TOKEN, Dim, TensorType
+from rlx_xla._jax_compat import jaxpr as jx
+from rlx_xla._jax_compat import keys
+from rlx_xla.tracing import external
+from rlx_xla.tracing.context import TraceContext
+from rlx_xla.tracing.registry import rule_for
+
+LITERAL_LIMIT = 1024
+"""Captured arrays of more bytes than this are lifted to params (DESIGN, section 7)."""
+
+
+@final
+@dataclass
+class Scope:
+    """The graph that is being made, outer or inner.
+
+    Attributes:
+        lift: makes the leaf (a param outside, an input inside) for a captured array.
+        captured: lifted arrays and their leaves, by identity of the array.
+        literals: small constants already made, by dtype, shape and bits.
+        tokens: the last token of each chain, by kind of effect.
+    """
+
+    lift: Callable[[Any, int], Value]
+    captured: dict[int, tuple[Any, Value]] = field(default_factory=dict[int, "tuple[Any, Value]"])
+    literals: dict[Any, Value] = field(default_factory=dict[Any, Value])
+    tokens: dict[str, Value] = field(default_factory=dict[str, Value])
+
+
+@final
+@dataclass
+class Inner:
+    """A walked inner jaxpr: its graph, and the arrays to pass for its leading inputs."""
+
+    jaxpr: Any
+    graph: Graph
+    captured: list[Any]
+
+
+@final
+class JaxprWalker:
+    """The state of one trace.
+
+    Attributes:
+        modelled: how many equations became ops, by primitive.
+        opaque: how many equations became external nodes, by primitive.
+    """
+
+    def __init__(self, lift: Callable[[Any, int], Value]) -> None:
+        """Start a trace whose outermost captured arrays are lifted by ``lift``."""
+        self.scope = Scope(lift)
+        self.modelled: dict[str, int] = {}
+        self.opaque: dict[str, int] = {}
+        self._inner: dict[int, Inner] = {}
+        self._dims: dict[Any, Dim] = {}
+        self._prefix = ""
+
+    def dim(self, size: Any) -> Dim:
+        """A JAX dimension as a dim."""
+        if isinstance(size, int | np.integer):
+            return int(size)
+        found = self._dims.get(size)
+        if found is None:
+            found = self._dims[size] = dims.parse(str(size))
+        return found
+
+    def type_of(self, aval: Any) -> TensorType:
+        """RLX type of an abstract value; keys are ``u32[..., n]``, tokens ``token``."""
+        if isinstance(aval, jx.AbstractToken):
+            return TOKEN
+        shape = tuple(map(self.dim, aval.shape))
+        if keys.is_key(aval):
+            return TensorType(DType.U32, (*shape, *keys.key_shape(aval.dtype)))
+        if not isinstance(aval.dtype, np.dtype) or keys.is_float0(aval.dtype):
+            return TensorType(keys.extended_dtype(aval.dtype), shape)
+        return TensorType(as_dtype(aval.dtype), shape)
+
+    def walk(
+        self, jaxpr: Any, consts: Sequence[Value], inputs: Sequence[Value]
+    ) -> tuple[Value, ...]:
+        """Make nodes for every equation of an open jaxpr; return its results."""
+        env: dict[Any, Value] = {}
+        env.update(zip(jaxpr.constvars, consts, strict=True))
+        env.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Value:
+            return self.literal(jx.literal_value(atom)) if isinstance(atom, jx.Literal) else env[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            results = self._equation(equation, operands)
+            for variable, result in zip(equation.outvars, results, strict=True):
+                if not jx.is_drop(variable):
+                    env[variable] = result
+        return tuple(read(atom) for atom in jaxpr.outvars)
+
+    def literal(self, array: Any) -> Value:
+        """A captured array: a constant when small, a lifted leaf otherwise."""
+        if keys.is_key(array):
+            array = keys.key_data(array)
+        size = array.nbytes if hasattr(array, "nbytes") else np.asarray(array).nbytes
+        if size > LITERAL_LIMIT:
+            found = self.scope.captured.get(id(array))
+            if found is None:
+                leaf = self.scope.lift(array, len(self.scope.captured))
+                found = self.scope.captured[id(array)] = (array, leaf)
+            return found[1]
+        data = np.asarray(array)
+        key = (data.dtype, data.shape, data.tobytes())
+        made = self.scope.literals.get(key)
+        if made is None:
+            made = self.scope.literals[key] = constant(data)
+        return made
+
+    def inner_graph(self, closed: Any, name: str) -> Graph:
+        """An inner jaxpr as a graph, made once per jaxpr object."""
+        return self._walk_inner(closed, name).graph
+
+    def constants(self, closed: Any) -> tuple[Value, ...]:
+        """Values of this scope for the leading inputs of an inner graph."""
+        return tuple(self.literal(a) for a in self._walk_inner(closed, "body").captured)
+
+    def inline(self, closed: Any, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        """Walk an inner jaxpr in this scope."""
+        consts = [self.literal(c) for c in jx.constants(closed)]
+        return self.walk(jx.open_jaxpr(closed), consts, inputs)
+
+    def token(self, effect: str) -> Value:
+        """The last token of an effect's chain; the first is made on demand."""
+        found = self.scope.tokens.get(effect)
+        if found is None:
+            from rlx.ops.effect import CreateToken
+
+            found = self.scope.tokens[effect] = CreateToken()()
+        return found
+
+    def _walk_inner(self, closed: Any, name: str) -> Inner:
+        opened = jx.open_jaxpr(closed)
+        found = self._inner.get(id(opened))
+        if found is not None:
+            return found
+        leaves: list[Value] = []
+
+        def lift(array: Any, index: int) -> Value:
+            dtype = as_dtype(np.dtype(array.dtype))
+            shape = tuple(int(n) for n in array.shape)
+            leaf: Value = Input(name=f"captured_{index}", dtype=dtype, shape=shape)()
+            leaves.append(leaf)
+            return leaf
+
+        outer, self.scope = self.scope, Scope(lift)
+        try:
+            inputs = [
+                Input(name=f"x{i}", dtype=t.dtype, shape=t.shape)()
+                for i, t in enumerate(self.type_of(v.aval) for v in opened.invars)
+            ]
+            with loc.at(loc.UNKNOWN):
+                consts = [self.literal(c) for c in jx.constants(closed)]
+            results = self.walk(opened, consts, inputs)
+            captured = [array for array, _ in self.scope.captured.values()]
+            effects = tuple(self.scope.tokens.values())
+            graph = Graph((*leaves, *inputs), (), results, effects, name=name)
+        finally:
+            self.scope = outer
+        made = self._inner[id(opened)] = Inner(opened, graph, captured)
+        return made
+
+    def _equation(self, equation: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        name = equation.primitive.name
+        where = self._location(equation)
+        with loc.at(where):
+            ctx = TraceContext(
+                self, [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
+            )
+            rule = rule_for(name)
+            made = NotImplemented if rule is None else rule(ctx, equation.params, *operands)
+            if made is NotImplemented:
+                self.opaque[name] = self.opaque.get(name, 0) + 1
+                return external.node(self, equation, operands, ctx.out_types)
+            self.modelled[name] = self.modelled.get(name, 0) + 1
+        results = (made,) if isinstance(made, Value) else tuple(made)
+        for index, (result, wanted) in enumerate(zip(results, ctx.out_types, strict=True)):
+            if result.type != wanted:
+                raise TraceError(
+                    f"trace: the rule for primitive {name!r} is required to give {wanted} as "
+                    f"result {index}; it gave {result.type} at {where}. This is a defect of "
+                    f"the rule; parameters: {equation.params}."
+                )
+        return results
+
+    def _location(self, equation: Any) -> loc.Location:
+        line = jx.source_line(equation)
+        label = self._prefix + jx.name_stack(equation)
+        if line is None:
+            return loc.intern("", 0, label)
+        return loc.intern(line.file, line.line, label)
