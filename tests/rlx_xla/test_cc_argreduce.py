@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 
@@ -35,6 +36,17 @@ def kernel(target: str, *, minimum: bool):
     return jax.jit(call)
 
 
+@contextlib.contextmanager
+def x64(enabled: bool):
+    """Set the flag itself: the context managers for it have other names in other versions."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", enabled)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
 @functools.cache
 def kernels_and_references(target: str):
     def both(x):
@@ -49,7 +61,7 @@ def kernels_and_references(target: str):
 
 def check(library: LoadedLibrary, x: np.ndarray, dtype: str = "f32") -> None:
     target = library.target(f"rlx_argreduce_{dtype}_cpu")
-    with jax.enable_x64(dtype == "f64"):
+    with x64(dtype == "f64"):
         array = jnp.asarray(x)
         assert array.dtype == x.dtype
         got, expected = kernels_and_references(target)(array)
