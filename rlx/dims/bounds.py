@@ -86,9 +86,9 @@ def _range_of_atom(atom: Atom) -> Range:
         negative = True
     else:
         negative = False
-    if d_low < 0:
+    d_low = max(d_low, 1) if d_low >= 0 else d_low
+    if not 1 <= d_low <= d_high:  # of either sign, or 0 in every binding
         return ANY
-    d_low = max(d_low, 1)
     if atom.kind == "mod":
         top = d_high if isinstance(d_high, float) else d_high - 1
         if low >= 0:

@@ -32,6 +32,7 @@ from rlx.dims.polynomial import (
 )
 from rlx.errors import DimError
 
+_MAX_COMPARED = 32  # args of one min or max; among more, none is dropped
 _MAX_STEPS = 2048  # of one polynomial division; beyond it the rest stays a remainder
 
 
@@ -244,7 +245,7 @@ def extremum(kind: Literal["min", "max"], args: Iterable[Polynomial]) -> Polynom
         flat[p] = None
     kept = sorted(flat, key=text)
     sign = 1 if kind == "min" else -1
-    for p in list(kept):
+    for p in list(kept) if len(kept) <= _MAX_COMPARED else ():
         if any(q is not p and range_of(add(scale(p, sign), q, -sign))[0] >= 0 for q in kept):
             kept.remove(p)
     return kept[0] if len(kept) == 1 else of_atom(Apply(kind, tuple(kept)))

@@ -85,6 +85,9 @@ def test_bounds() -> None:
     assert dims.bounds(7 - b % 4) == (4, 7)
     assert dims.bounds(b * s - b) == (0, None)
     assert dims.bounds(dims.min_(k, s) // 2) == (0, 4)
+    never = 2 * (b // 2) + b % 2 - b  # 0 in every binding, but not by its form
+    assert dims.bounds(never) == (0, 0)
+    assert dims.bounds(s // never) == (None, None)
 
 
 def test_exact_div() -> None:

@@ -62,6 +62,14 @@ def test_faults_have_a_column(text: str, message: str) -> None:
         dims.parse(text)
 
 
+def test_wide_text_is_read_at_once() -> None:
+    start = time.perf_counter()
+    wide = dims.parse(f"min({', '.join(f'x{i}' for i in range(900))})")
+    assert len(dims.symbols(wide)) == 900
+    assert dims.bounds(wide) == (1, None)
+    assert time.perf_counter() - start < 5
+
+
 @pytest.mark.parametrize(
     "text",
     [
