@@ -127,7 +127,9 @@ def embed_texts(texts: list[str], *, device: str, steps: Steps) -> np.ndarray:
     for text, count in zip(texts, counts, strict=True):
         if count > most:
             steps.console.print(
-                Text(f"note: {shorten(text)!r} has {count} tokens; only {most} are used."),
+                Text(
+                    f"note: {shorten(text)!r} is longer than {most} tokens; the rest is left out."
+                ),
                 soft_wrap=True,
             )
     params = steps.run("load weights", minilm.load_params)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, final
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from rlx.errors import FormatError, RunError, ShapeError
@@ -39,6 +40,7 @@ TOKENIZER_FILE = "tokenizer.json"
 UNUSED_TENSORS = frozenset({"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"})
 
 Params = Mapping[str, Any]
+Array = jax.Array | np.ndarray
 
 
 @final
@@ -141,9 +143,7 @@ class MiniLm(nn.Module):
         self.embedding_norm = _layer_norm(config)
         self.layer = [EncoderLayer(config) for _ in range(config.layers)]
 
-    def __call__(
-        self, ids: jax.Array, mask: jax.Array, token_types: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, ids: Array, mask: Array, token_types: Array | None = None) -> jax.Array:
         """Return the last hidden state.
 
         Args:
@@ -164,12 +164,12 @@ class MiniLm(nn.Module):
         x = self.embedding_norm(x + self.position_embedding(positions))
         # Additive mask: exp underflows to exactly 0, so padding never changes a result.
         blocked = jnp.finfo(x.dtype).min
-        bias = (1.0 - mask.astype(x.dtype))[:, None, None, :] * blocked
+        bias = (1.0 - jnp.asarray(mask).astype(x.dtype))[:, None, None, :] * blocked
         for layer in self.layer:
             x = layer(x, bias)
         return x
 
-    def _check(self, ids: jax.Array, mask: jax.Array) -> None:
+    def _check(self, ids: Array, mask: Array) -> None:
         if ids.ndim != 2 or ids.shape != mask.shape:
             raise ShapeError(
                 "minilm [inputs]: ids and mask must have one shape [batch, seq]; got ids "
@@ -184,9 +184,7 @@ class MiniLm(nn.Module):
             )
 
 
-def encode(
-    params: Params, ids: jax.Array, mask: jax.Array, *, config: MiniLmConfig = MINILM
-) -> jax.Array:
+def encode(params: Params, ids: Array, mask: Array, *, config: MiniLmConfig = MINILM) -> jax.Array:
     """Return the last hidden state f32[batch, seq, hidden]; see `MiniLm.__call__`.
 
     Args:
@@ -200,9 +198,7 @@ def encode(
     return state
 
 
-def embed(
-    params: Params, ids: jax.Array, mask: jax.Array, *, config: MiniLmConfig = MINILM
-) -> jax.Array:
+def embed(params: Params, ids: Array, mask: Array, *, config: MiniLmConfig = MINILM) -> jax.Array:
     """Return one unit vector per text: the mean over its tokens, divided by its length.
 
     A row whose mask is all 0 gives zeros.
@@ -217,7 +213,7 @@ def embed(
         f32[batch, hidden]; the dot product of two rows is their cosine similarity.
     """
     state = encode(params, ids, mask, config=config)
-    weight = mask.astype(state.dtype)[..., None]
+    weight = jnp.asarray(mask).astype(state.dtype)[..., None]
     mean = (state * weight).sum(axis=1) / jnp.maximum(weight.sum(axis=1), 1e-9)
     norm = jnp.sqrt((mean * mean).sum(axis=-1, keepdims=True))
     return mean / jnp.maximum(norm, 1e-12)

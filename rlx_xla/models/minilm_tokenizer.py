@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 MAX_TOKENS = 256  # what the published model was trained and configured for
+HEAD = 4096  # characters of a long text that are tried first
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # What the file must say; a file that says something else is another tokenizer.
@@ -121,7 +122,10 @@ class MiniLmTokenizer:
         return ids, mask
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text before truncation, the two end tokens included."""
+        """Return the tokens of each text, the two end tokens included.
+
+        The count stops at ``MAX_TOKENS + 1``, which means that the text gets truncated.
+        """
         return [len(row) for row in self._rows(texts)]
 
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
@@ -144,7 +148,37 @@ class MiniLmTokenizer:
                     f"minilm tokenizer [unicode]: texts[{i}] must be valid Unicode; it holds a "
                     "lone surrogate. Decode the bytes as UTF-8 first."
                 ) from error
-        return [row.ids for row in self._base.encode_batch(list(texts))]
+        short = [text if len(text) <= HEAD else "" for text in texts]
+        rows = [row.ids for row in self._base.encode_batch(short)]
+        return [
+            (row if len(text) <= HEAD else self._long_row(text))[: MAX_TOKENS + 1]
+            for text, row in zip(texts, rows, strict=True)
+        ]
+
+    def _long_row(self, text: str) -> list[int]:
+        # The start of a text decides its first tokens, so a huge one costs no more than a page.
+        size = HEAD
+        while size < len(text):
+            head = self._base.encode(text[:size])
+            if _settled(head, size) > MAX_TOKENS:
+                return head.ids
+            size *= 8
+        return self._base.encode(text).ids
+
+
+def _settled(head: tokenizers.Encoding, size: int) -> int:
+    """Return how many leading tokens of a text's first `size` characters stay if more follows.
+
+    The last word may go on, and a special token may be cut, which is at most six characters.
+    """
+    words, ends = head.word_ids, [end for _, end in head.offsets]
+    last = max((word for word in words if word is not None), default=None)
+    changing = (
+        i
+        for i, word in enumerate(words)
+        if (word is not None and word == last) or ends[i] > size - 8
+    )
+    return next(changing, 0)
 
 
 def _section_faults(data: Any) -> list[str]:

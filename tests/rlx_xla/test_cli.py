@@ -226,7 +226,7 @@ def test_embed_prints_values_and_similarity(run: Runner) -> None:
     assert result.exit_code == 0, result.stderr
     assert "-0.034 0.031 0.007 0.026 -0.039 -0.160" in result.stdout
     assert "cosine similarity" in result.stdout
-    assert "has 402 tokens; only 256 are used" in result.stderr
+    assert "is longer than 256 tokens; the rest is left out" in result.stderr
 
 
 @needs_model

