@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.dtypes import DType, as_dtype
+from rlx.dtypes import DType, Kind, as_dtype
 from rlx.errors import DTypeError
 
 if TYPE_CHECKING:
@@ -18,17 +18,55 @@ if TYPE_CHECKING:
     from rlx.ir.op import Op
     from rlx.types import TensorType
 
+INTEGER = frozenset({Kind.INT, Kind.UINT})
+FLOATING = frozenset({Kind.FLOAT})
+INEXACT = frozenset({Kind.FLOAT, Kind.COMPLEX})
+REAL = INTEGER | FLOATING
+SIGNED = frozenset({Kind.INT, Kind.FLOAT, Kind.COMPLEX})
+NUMBER = INTEGER | INEXACT
+LOGICAL = INTEGER | {Kind.BOOL}
+ORDERED = REAL | {Kind.BOOL}
+ANY = NUMBER | {Kind.BOOL}
 
-def binary_result(op: Op, lhs: TensorType, rhs: TensorType) -> TensorType:
-    """Check C1 (one shape) and C2 (one dtype), and return the common type."""
+
+def require_kind(op: Op, label: str, name: str, x: TensorType, kinds: frozenset[Kind]) -> None:
+    """Raise DTypeError with the label unless the dtype's kind is one of ``kinds``."""
+    op.require(
+        label,
+        x.dtype.kind in kinds,
+        lambda: (
+            f"{name} is required to be {_listing(kinds)}; got {x}. Convert it first, or use an "
+            f"op that takes {x.dtype}."
+        ),
+        DTypeError,
+    )
+
+
+def unary_result(op: Op, x: TensorType, kinds: frozenset[Kind]) -> TensorType:
+    """Check C1 (the kind of dtype), and return x's type."""
+    require_kind(op, "C1", "x", x, kinds)
+    return x
+
+
+def binary_result(
+    op: Op, lhs: TensorType, rhs: TensorType, kinds: frozenset[Kind] = ANY
+) -> TensorType:
+    """Check C1 (one shape), C2 (one dtype) and C3 (its kind), and return the common type."""
+    require_same_type(op, "lhs", lhs, "rhs", rhs)
+    require_kind(op, "C3", "lhs", lhs, kinds)
+    return lhs
+
+
+def require_same_type(op: Op, left: str, lhs: TensorType, right: str, rhs: TensorType) -> None:
+    """Check C1 (one shape) and C2 (one dtype) of two named inputs."""
     if lhs == rhs:
-        return lhs
+        return
     op.require_same_dims(
         "C1",
         rhs.shape,
         lhs.shape,
         lambda: (
-            f"lhs and rhs are required to have one shape; got {lhs} and {rhs}. "
+            f"{left} and {right} are required to have one shape; got {lhs} and {rhs}. "
             "Broadcast one of them (operators on values do it)."
         ),
     )
@@ -36,12 +74,11 @@ def binary_result(op: Op, lhs: TensorType, rhs: TensorType) -> TensorType:
         "C2",
         lhs.dtype is rhs.dtype,
         lambda: (
-            f"lhs and rhs are required to have one dtype; got {lhs} and {rhs}. "
+            f"{left} and {right} are required to have one dtype; got {lhs} and {rhs}. "
             "Convert one of them."
         ),
         DTypeError,
     )
-    return lhs
 
 
 def compute1(function: Callable[[Any], Any], x: Array) -> Array:
@@ -61,6 +98,18 @@ def compute2(function: Callable[[Any, Any], Any], lhs: Array, rhs: Array) -> Arr
         return np.asarray(round_to(wide, dtype))
 
 
+def precise(function: Callable[..., Any], *arrays: Array) -> Array:
+    """Apply a NumPy function of floats in double precision and round once to their dtype.
+
+    The functions of this kind have no exact result, so the reference is the best at hand.
+    """
+    dtype = as_dtype(arrays[0].dtype)
+    target = np.complex128 if dtype.is_complex else np.float64
+    with np.errstate(all="ignore"):
+        wide = function(*(a.astype(target, copy=False) for a in arrays))
+        return np.asarray(round_to(wide, dtype))
+
+
 def round_to(wide: Any, dtype: DType) -> Array:
     """Round a wide result to a dtype; integers narrower than a byte wrap around."""
     array = np.asarray(wide)
@@ -72,3 +121,17 @@ def round_to(wide: Any, dtype: DType) -> Array:
         return bits.astype(dtype.numpy)
     with np.errstate(all="ignore"):
         return array.astype(dtype.numpy, copy=False)
+
+
+_KIND_TEXT = {
+    Kind.BOOL: "bool",
+    Kind.INT: "signed integer",
+    Kind.UINT: "unsigned integer",
+    Kind.FLOAT: "float",
+    Kind.COMPLEX: "complex",
+}
+
+
+def _listing(kinds: frozenset[Kind]) -> str:
+    names = [text for kind, text in _KIND_TEXT.items() if kind in kinds]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

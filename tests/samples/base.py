@@ -120,7 +120,9 @@ def draw(
         real, imag = (draw(rng, dtype.real, shape, low=low, high=high, special=special) for _ in "ri")
         if special:
             imag = np.roll(imag.reshape(-1), 1).reshape(shape)
-        return (real + 1j * imag).astype(dtype.numpy)
+        values = np.empty(shape, dtype.numpy)
+        values.real, values.imag = real, imag  # a product with 1j would spread NaN
+        return values
     values = rng.uniform(low, high, size)
     if special:
         values[:8] = specials(dtype)[: min(size, 8)]
