@@ -115,8 +115,12 @@ def demo(
         result = {
             "device": device,
             "sentences": SENTENCES,
-            "nodes": len(list(traced.graph.nodes())),
-            "coverage": {"modelled": coverage.modelled, "external": coverage.external},
+            "nodes": len(traced.graph.nodes()),
+            "coverage": {
+                "modelled": coverage.modelled,
+                "external": coverage.external,
+                "by_primitive": coverage.by_primitive,
+            },
             "seconds": seconds,
             "similarity": (vectors @ vectors.T).tolist(),
             "largest_difference": difference,
