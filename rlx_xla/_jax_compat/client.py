@@ -56,9 +56,7 @@ def hot_path_problem() -> str | None:
         "ArrayImpl.aval": ArrayImpl,
         "ArrayImpl.sharding": ArrayImpl,
     }
-    missing = [
-        name for name, owner in needed.items() if not hasattr(owner, name.rsplit(".", 1)[1])
-    ]
+    missing = [name for name, owner in needed.items() if not hasattr(owner, name.rsplit(".", 1)[1])]
     missing += [name for name in ("DeviceList", "batched_device_put") if not hasattr(_jax, name)]
     if missing:
         return f"jaxlib {jax.lib.__version__} lacks {', '.join(missing)}"
@@ -203,6 +201,24 @@ def put(
         ),
         enable_x64=True,
     )
+
+
+def putter(device: Device, *, committed: bool) -> Callable[[np.ndarray, Any], jax.Array]:
+    """Return ``put(host array, aval)`` with everything else fixed; aliases as ``jax.jit`` does."""
+    place = _jax.batched_device_put
+    sharding, devices = single_device_sharding(device), [device]
+    semantics = _jax.HostBufferSemantics.ZERO_COPY
+
+    def put_host(value: np.ndarray, aval: Any) -> jax.Array:
+        return place(aval, sharding, [value], devices, committed, False, semantics, True)
+
+    return put_host
+
+
+def is_only_device() -> bool:
+    """Tell whether this process sees one device of one platform and no other."""
+    backends = _xla_bridge.backends()
+    return len(backends) == 1 and jax.device_count() == 1
 
 
 def executor_with_tokens(executable: Any, device: Device) -> Callable[[list[Any], Any], list[Any]]:

@@ -42,8 +42,7 @@ MLIR_NAMES: dict[str, str] = {
 """NumPy or ml_dtypes dtype name → MLIR element type as written in text."""
 
 _NUMPY_DTYPES: dict[str, np.dtype] = {
-    spelled: np.dtype(getattr(ml_dtypes, name, name))
-    for name, spelled in MLIR_NAMES.items()
+    spelled: np.dtype(getattr(ml_dtypes, name, name)) for name, spelled in MLIR_NAMES.items()
 }
 
 
@@ -62,8 +61,7 @@ def mlir_name(dtype: np.dtype | type | str) -> str:
     spelled = MLIR_NAMES.get(name)
     if spelled is None:
         raise DTypeError(
-            f"mlir: dtype must be one that XLA has; got {name}. "
-            f"Use one of {', '.join(MLIR_NAMES)}."
+            f"mlir: dtype must be one that XLA has; got {name}. Use one of {', '.join(MLIR_NAMES)}."
         )
     return spelled
 

@@ -7,7 +7,7 @@ whose aval and sharding were accepted for its position before.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -111,6 +111,20 @@ class ArgumentRules:
             alias=alias,
         )
 
+    def fast_admit(self) -> Callable[[int, Any], jax.Array]:
+        """Return ``admit`` as a function with a short way for NumPy arrays of the right type."""
+        put = jax_client.putter(self.device, committed=self._committed)
+        admit, array = self.admit, np.ndarray
+        wanted = [(t.dtype, t.shape, aval) for t, aval in zip(self.types, self.avals, strict=True)]
+
+        def fast_admit(index: int, value: Any) -> jax.Array:
+            dtype, shape, aval = wanted[index]
+            if type(value) is array and value.dtype == dtype and value.shape == shape:
+                return put(value, aval)
+            return admit(index, value)
+
+        return fast_admit
+
     def checked(self, index: int, value: jax.Array) -> jax.Array:
         """Return an array (or tracer) of the argument's type, cast if that is allowed.
 
@@ -195,9 +209,7 @@ class ArgumentRules:
         name = self.types[index].dtype.name
         return f"Convert it to {name}, or compile with cast_inputs=True."
 
-    def _mismatch(
-        self, index: int, dtype: Any, shape: tuple[int, ...], advice: str
-    ) -> RunError:
+    def _mismatch(self, index: int, dtype: Any, shape: tuple[int, ...], advice: str) -> RunError:
         found = f"{dtype}" if isinstance(dtype, str) else _type_text(dtype, shape)
         return RunError(
             f"call: argument {self.names[index]!r} must be {self.types[index]}; got {found}. "

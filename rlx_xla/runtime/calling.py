@@ -9,6 +9,7 @@ differs goes through ``ArgumentRules.admit``, which checks by value and converts
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,12 +57,14 @@ class CallShape:
         layout: for each argument ``"a"`` (unbound), ``"b"`` (bound) or ``"r"`` (resident).
         fed_from: the output that feeds each resident argument, in order of the arguments.
         effects: the program has side effects whose end JAX should know.
+        one_device: the process has no other device, so any array is on the right one.
         watch: ``"auto"`` follows JAX's debugging options, ``"never"`` and ``"always"`` do not.
     """
 
     layout: str
     fed_from: tuple[int, ...] = ()
     effects: bool = False
+    one_device: bool = False
     watch: str = "auto"
 
 
@@ -92,7 +95,7 @@ class BoundCall:
             tuple(avals),
             sharding,
             threading.Lock(),
-            _MISSING,
+            MISSING,
         )
         self.call, self.swap_bound, self.swap_resident, self.resident = made
 
@@ -120,26 +123,42 @@ def tree_call(
         in_tree: the tree of the tuple of arguments.
         out_tree: the tree of the results.
     """
-    flatten = jax.tree_util.default_registry.flatten
-    unflatten = out_tree.unflatten
+    leaves_of = in_tree.flatten_up_to  # half the price of flattening and comparing trees
+    rebuild = _rebuild(out_tree)
 
     def call(*args: Any) -> Any:
-        leaves, tree = flatten(args)
-        if tree != in_tree:
+        try:
+            leaves = leaves_of(args)
+        except (ValueError, TypeError) as error:
             raise RunError(
-                f"call: arguments must have the structure {in_tree}; got {tree}. "
+                f"call: arguments must have the structure {in_tree}; "
+                f"got {jax.tree.structure(args)}. "
                 "Pass the same containers as when the function was traced."
-            )
-        return unflatten(fast_call(*leaves))
+            ) from error
+        return rebuild(fast_call(*leaves))
 
     return call
+
+
+def _rebuild(tree: Any) -> Callable[[list[Any]], Any]:
+    """Return ``leaves -> structure``; lists, tuples and single leaves need no pytree call."""
+    leaf = jax.tree.structure(0)
+    if tree == leaf:
+        return operator.itemgetter(0)
+    if all(child == leaf for child in tree.children()):
+        if tree == jax.tree.structure([0] * tree.num_leaves):
+            return list
+        if tree == jax.tree.structure((0,) * tree.num_leaves):
+            return tuple
+    return tree.unflatten
 
 
 class _Missing:
     """The default of every parameter: an argument that was not passed."""
 
 
-_MISSING = _Missing()
+MISSING = _Missing()
+"""Stands for an argument that was not passed."""
 
 
 def _runs(layout: str) -> list[tuple[int, int]]:
@@ -169,7 +188,9 @@ def _source(shape: CallShape) -> str:
     names = [f"a{i}" for i in range(count)]
     given = f"({', '.join(names)}{',' if count == 1 else ''})"
     kept = f"({''.join(f'r{i}, ' for i in range(resident))})"
-    state = [f"v{i}" for i in range(count)] + [f"s{i}" for i in range(count)]
+    state = [f"v{i}" for i in range(count)]
+    if not shape.one_device:
+        state += [f"s{i}" for i in range(count)]
 
     lines = [
         "def make(Array, Tracer, nans, infs, profile, parts, avals, sharding, lock, missing):",
@@ -190,13 +211,16 @@ def _source(shape: CallShape) -> str:
     ]
     for position, index in enumerate(unbound):
         a, v, s = f"a{position}", f"v{position}", f"s{position}"
+        elsewhere, remember = f" or {a}.sharding is not {s}", f"; {s} = {a}.sharding"
+        if shape.one_device:
+            elsewhere = remember = ""
         lines += [
-            f"        if type({a}) is not Array or {a}.aval is not {v} or {a}.sharding is not {s}:",
+            f"        if type({a}) is not Array or {a}.aval is not {v}{elsewhere}:",
             f"            if {a} is missing:",
             f"                raise parts.count_error({position})",
             f"            if isinstance({a}, Tracer):",
             f"                return traced({given}, bound, {kept})",
-            f"            {a} = admit({index}, {a}); {v} = {a}.aval; {s} = {a}.sharding",
+            f"            {a} = admit({index}, {a}); {v} = {a}.aval{remember}",
         ]
     indent = "        "
     if resident:

@@ -69,9 +69,7 @@ def device_name(device: jax.Device) -> str:
     return plain if len(devices) == 1 else f"{plain}:{devices.index(device)}"
 
 
-def to_device(
-    value: np.ndarray | jax.Array, device: jax.Device, *, copy: bool = True
-) -> jax.Array:
+def to_device(value: np.ndarray | jax.Array, device: jax.Device, *, copy: bool = True) -> jax.Array:
     """Put an array on a device with its dtype kept, 64-bit ones included.
 
     Args:

@@ -20,7 +20,7 @@ from rlx_xla.runtime.arguments import (
     argument_count_error,
     unknown_name_error,
 )
-from rlx_xla.runtime.calling import BoundCall, CallParts, CallShape, segments
+from rlx_xla.runtime.calling import MISSING, BoundCall, CallParts, CallShape, segments
 from rlx_xla.runtime.client import find_device, is_default
 from rlx_xla.runtime.splice import SpliceProgram
 
@@ -47,6 +47,7 @@ class LoadedExecutable:
         argument_names: names of all arguments.
         argument_types: types of all arguments.
         result_types: types of the results.
+        result_handlers: what turns result buffers into arrays, one each.
         bound: indices of the arguments that ``bind`` sets.
         unbound: indices of the arguments that a call passes.
         resident: index of a resident argument → the output that feeds it.
@@ -72,6 +73,7 @@ class LoadedExecutable:
         "fast_call",
         "name",
         "resident",
+        "result_handlers",
         "result_types",
         "unbound",
     )
@@ -239,6 +241,11 @@ class LoadedExecutable:
         """
         return jax_client.serialize_executable(self._executable(), self.device)
 
+    @property
+    def raw(self) -> Any:
+        """The executable of XLA's client, compiled if this one takes the composable path."""
+        return self._executable()
+
     def _module(self) -> mlir.ir.Module:
         module = mlir.parse_module(self._bytecode)
         mlir.mark_donated(module, [*self._donated, *self.resident])
@@ -279,12 +286,12 @@ class LoadedExecutable:
 
     def _specialise(self, watch: str, *, effects: bool, committed: bool) -> BoundCall:
         rules = self._rules
-        handlers = [
+        self.result_handlers = tuple(
             jax_client.result_handler(
                 jax_client.shaped_array(t.shape, t.dtype), rules.sharding, committed=committed
             )
             for t in self.result_types
-        ]
+        )
         if self._loaded is None or watch == "always":
             dispatch: Any = _never_dispatched
         elif effects:
@@ -293,11 +300,17 @@ class LoadedExecutable:
             dispatch = self._loaded.execute_sharded
         fed = tuple(self.resident[i] for i in sorted(self.resident))
         return BoundCall(
-            CallShape(self._layout(), fed, effects=effects, watch=watch),
+            CallShape(
+                self._layout(),
+                fed,
+                effects=effects,
+                one_device=jax_client.is_only_device(),
+                watch=watch,
+            ),
             CallParts(
                 dispatch=dispatch,
-                handlers=handlers,
-                admit=rules.admit,
+                handlers=list(self.result_handlers),
+                admit=rules.fast_admit(),
                 composed=_never_dispatched if self._program is None else self._program.run,
                 traced=self._traced,
                 explain=self._explain,
@@ -322,8 +335,9 @@ class LoadedExecutable:
         missing = self.missing()
         if missing:
             raise self._missing_error(missing)
-        if len(arguments) != len(self.unbound):
-            raise self._count_error(len(arguments))
+        given = sum(value is not MISSING for value in arguments)
+        if given != len(self.unbound):
+            raise self._count_error(given)
         values: dict[int, Any] = {}
         for index, value in zip(self.unbound, arguments, strict=True):
             is_tracer = isinstance(value, Tracer)

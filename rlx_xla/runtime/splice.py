@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import jax
+import jax.numpy as jnp
 from jax.interpreters import mlir as jax_mlir
 
 from rlx.errors import LoweringError
+from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.jaxpr import Primitive, enable_x64
 
@@ -77,7 +79,19 @@ splice.multiple_results = True
 
 @splice.def_impl
 def _run_eagerly(*buffers: Any, program: SpliceProgram) -> list[jax.Array]:
-    return program.run(buffers)
+    """Run outside ``jax.jit``: JAX does so when its check of the jitted call found a NaN.
+
+    Raises:
+        FloatingPointError: as JAX itself does, where its checks are on and fail.
+    """
+    nans, infs = jax_client.DEBUG_NANS.value, jax_client.DEBUG_INFS.value
+    with jax.debug_nans(False), jax.debug_infs(False):
+        results = program.run(buffers)
+        for what, wanted, test in (("nan", nans, jnp.isnan), ("inf", infs, jnp.isinf)):
+            inexact = [r for r in results if jnp.issubdtype(r.dtype, jnp.inexact)]
+            if wanted and any(bool(test(r).any()) for r in inexact):
+                raise FloatingPointError(f"invalid value ({what}) encountered in {program.name}")
+    return results
 
 
 @splice.def_abstract_eval

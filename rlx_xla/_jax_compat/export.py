@@ -1,0 +1,107 @@
+"""``jax.export``: symbolic dimensions and artifacts as StableHLO modules."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import export as _export
+
+from rlx.errors import FormatError, TraceError
+from rlx_xla._jax_compat import mlir
+
+Exported = _export.Exported
+
+
+def symbolic_dims(spec: str, constraints: Sequence[str] = (), scope: Any = None) -> tuple[Any, ...]:
+    """Return the dimensions that a spec names: ``"b, s"`` → two symbols of one scope.
+
+    Args:
+        spec: comma-separated names, integers or polynomials of names.
+        constraints: such as ``"s >= 2"``.
+        scope: the scope of symbols made before, so that the names mean the same ones.
+    """
+    return tuple(_export.symbolic_shape(spec, constraints=constraints, scope=scope))
+
+
+def symbolic_scope(constraints: Sequence[str] = ()) -> Any:
+    """Return a fresh scope; dims of one scope may be used together."""
+    return _export.SymbolicScope(tuple(constraints))
+
+
+def export_function(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    platforms: Sequence[str] | None = None,
+    allow_custom_calls: Sequence[str] = (),
+) -> Exported:
+    """Trace and lower a function for platforms that need not be here.
+
+    Args:
+        fn: a JAX function.
+        args: pytrees of arrays or ``jax.ShapeDtypeStruct``, symbolic dims included.
+        kwargs: keyword arguments, the same.
+        platforms: ``cpu``, ``cuda``, ``rocm``, ``tpu``; the default backend's if None.
+        allow_custom_calls: targets of custom calls that may pass although JAX does not promise
+            to keep them stable.
+
+    Raises:
+        TraceError: JAX cannot export the function (callbacks, say).
+    """
+    try:
+        return _export.export(
+            jax.jit(fn, keep_unused=True),
+            platforms=None if platforms is None else tuple(platforms),
+            disabled_checks=[
+                _export.DisabledSafetyCheck.custom_call(target) for target in allow_custom_calls
+            ],
+        )(*args, **(kwargs or {}))
+    except (NotImplementedError, ValueError) as error:
+        where = ", ".join(platforms) if platforms else "this platform"
+        raise TraceError(
+            f"export: the function must be exportable for {where}; JAX says: {error}. "
+            "Remove callbacks and effects, or export the graph instead."
+        ) from error
+
+
+def exported_module(exported: Exported, context: mlir.ir.Context | None = None) -> mlir.ir.Module:
+    """Return the StableHLO module of an artifact made in this process or another trusted one."""
+    return mlir.from_portable(exported.mlir_module_serialized, context)
+
+
+def serialize_exported(exported: Exported) -> bytes:
+    """Return an artifact's bytes.
+
+    Raises:
+        FormatError: the package ``flatbuffers`` is missing.
+    """
+    _require_flatbuffers()
+    return bytes(exported.serialize())
+
+
+def deserialize_exported(data: bytes) -> Exported:
+    """Read a trusted artifact.
+
+    Raises:
+        FormatError: the bytes are not an artifact, or ``flatbuffers`` is missing.
+    """
+    _require_flatbuffers()
+    try:
+        return _export.deserialize(bytearray(data))
+    except (ValueError, AssertionError, TypeError, IndexError, KeyError) as error:
+        raise FormatError(
+            f"export: the bytes must be a jax.export artifact; reading them failed: {error!r}. "
+            "Write it again with rlx_xla.export or jax.export."
+        ) from error
+
+
+def _require_flatbuffers() -> None:
+    if importlib.util.find_spec("flatbuffers") is None:
+        raise FormatError(
+            "export: artifacts need the package flatbuffers, which JAX does not install; it is "
+            "missing. Run: pip install flatbuffers."
+        )
