@@ -17,7 +17,7 @@ _LABEL = re.compile(r"C\d+")
 _DOCUMENTED = re.compile(r"^\s*(C\d+):", re.MULTILINE)
 _SECTION = re.compile(r"^Constraints:\n((?: +.*\n| *\n)*)", re.MULTILINE)
 
-Functions = Mapping[str, ast.FunctionDef]
+Functions = Mapping[str, tuple[Module, ast.FunctionDef]]
 
 
 def op_classes(module: Module) -> Iterator[ast.ClassDef]:
@@ -30,10 +30,10 @@ def op_classes(module: Module) -> Iterator[ast.ClassDef]:
             yield node
 
 
-def shared_functions(modules: Iterable[Module]) -> dict[str, ast.FunctionDef]:
-    """Return the top-level functions of `rlx/ops` by name."""
+def shared_functions(modules: Iterable[Module]) -> Functions:
+    """Return the top-level functions of `rlx/ops` by their full name, "rlx.ops.dot.check"."""
     return {
-        node.name: node
+        f"{_dotted(module)}.{node.name}": (module, node)
         for module in modules
         if module.below("rlx/ops")
         for node in module.tree.body
@@ -47,22 +47,20 @@ def documented(op: ast.ClassDef) -> set[str]:
     return set(_DOCUMENTED.findall(section.group(1))) if section else set()
 
 
-def checked(op: ast.ClassDef, functions: Functions) -> set[str]:
+def checked(module: Module, op: ast.ClassDef, functions: Functions) -> set[str]:
     """Return the labels that the class, or a function it hands itself to, gives to a call."""
     labels: set[str] = set()
     seen: set[str] = set()
-    pending: list[tuple[ast.AST, str]] = [(op, "self")]
+    pending: list[tuple[Module, ast.AST, str]] = [(module, op, "self")]
     while pending:
-        scope, instance = pending.pop()
+        place, scope, instance = pending.pop()
+        names = _imports(place)
         for call in ast.walk(scope):
             if not isinstance(call, ast.Call):
                 continue
             arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
             labels |= {label for argument in arguments for label in _labels_in(argument)}
-            name = call.func.id if isinstance(call.func, ast.Name) else None
-            if name is None and isinstance(call.func, ast.Attribute):
-                name = call.func.attr
-            function = functions.get(name or "")
+            name = _full_name(call.func, place, names)
             position = next(
                 (
                     i
@@ -71,13 +69,54 @@ def checked(op: ast.ClassDef, functions: Functions) -> set[str]:
                 ),
                 None,
             )
-            if function is None or position is None or function.name in seen:
+            if name not in functions or position is None:
                 continue
+            home, function = functions[name]
             parameters = [*function.args.posonlyargs, *function.args.args]
-            if position < len(parameters):
-                seen.add(function.name)
-                pending.append((function, parameters[position].arg))
+            if position >= len(parameters):
+                continue
+            labels |= set(_default_labels(function, call))
+            if name not in seen:
+                seen.add(name)
+                pending.append((home, function, parameters[position].arg))
     return labels
+
+
+def _dotted(module: Module) -> str:
+    return module.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imports(module: Module) -> dict[str, str]:
+    """Return what the names that a module imports stand for."""
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        for alias in node.names
+    }
+
+
+def _full_name(called: ast.expr, place: Module, names: Mapping[str, str]) -> str:
+    head, dot, rest = ast.unparse(called).partition(".")
+    return names.get(head, f"{_dotted(place)}.{head}") + dot + rest
+
+
+def _default_labels(function: ast.FunctionDef, call: ast.Call) -> Iterator[str]:
+    """Yield the labels that are defaults of parameters which a call does not give."""
+    positional = [*function.args.posonlyargs, *function.args.args]
+    first = len(positional) - len(function.args.defaults)
+    pairs = [
+        *zip(
+            positional[max(first, len(call.args)) :],
+            function.args.defaults[max(0, len(call.args) - first) :],
+            strict=True,
+        ),
+        *zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True),
+    ]
+    given = {keyword.arg for keyword in call.keywords}
+    for parameter, default in pairs:
+        if default is not None and parameter.arg not in given:
+            yield from _labels_in(default)
 
 
 def _labels_in(argument: ast.expr) -> Iterator[str]:
@@ -92,7 +131,7 @@ def _labels_in(argument: ast.expr) -> Iterator[str]:
 def findings(module: Module, functions: Functions) -> Iterator[str]:
     """Yield one line for each label that is documented and not checked, or the reverse."""
     for op in op_classes(module):
-        said, done = documented(op), checked(op, functions)
+        said, done = documented(op), checked(module, op, functions)
         where = f"{module.path}:{op.lineno}: {op.name}"
         for label in sorted(said - done):
             yield f'{where} documents {label} and never checks it. Add self.require("{label}", …).'

@@ -16,6 +16,9 @@ def test_labels() -> None:
 
 
 SAMPLE = '''
+from rlx.ops import shared
+from rlx.ops.shared import both
+
 @define_op("sample")
 class Sample(Op):
     """A sample.
@@ -31,18 +34,33 @@ class Sample(Op):
     def infer(self, x):
         {body}
 
+def same_name(op, x):
+    op.require("C1", x, "…")
+    shared.same_name(x, op)
+
+def with_default(op, x, second="C1", *, third="C2"):
+    op.require(second, x, "…")
+    op.require(third, x, "…")
+'''
+
+SHARED = """
 def both(op, x):
     op.require("C1", x, "…")
-    second(x, op)
+    same_name(x, op)
 
-def second(x, this):
+def same_name(x, this):
     this.require_same_dims("C2", x, x, "…")
-'''
+"""
 
 BODIES: list[tuple[str, list[str]]] = [
     ('self.require("C1", x, "…"); self.require("C2", x, "…")', []),
     ("return both(self, x)", []),
     ("return shared.both(self, x)", []),
+    ("same_name(self, x)", []),
+    ("with_default(self, x)", []),
+    ('with_default(self, x, "C2")', ["documents C1 and never checks it"]),
+    ('with_default(self, x, second="C1", third="C2")', []),
+    ("return other.both(self, x)", ["documents C1 and never", "documents C2 and never"]),
     ('check_axes(self, x, labels=("C1", "C2"))', []),
     ('self.require("C1", x, "…")', ["documents C2 and never checks it"]),
     ("return both(x, x)", ["documents C1 and never", "documents C2 and never"]),
@@ -53,8 +71,9 @@ BODIES: list[tuple[str, list[str]]] = [
 @pytest.mark.parametrize(("body", "expected"), BODIES)
 def test_findings(body: str, expected: list[str]) -> None:
     module = Module("rlx/ops/sample.py", SAMPLE.format(body=body))
-    found = list(labels.findings(module, labels.shared_functions([module])))
+    functions = labels.shared_functions([module, Module("rlx/ops/shared.py", SHARED)])
+    found = list(labels.findings(module, functions))
     assert len(found) == len(expected)
     for finding, text in zip(found, expected, strict=True):
-        assert finding.startswith("rlx/ops/sample.py:3: Sample")
+        assert finding.startswith("rlx/ops/sample.py:6: Sample")
         assert text in finding
