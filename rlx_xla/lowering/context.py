@@ -10,7 +10,7 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import LoweringError
 from rlx.ir.location import Location
-from rlx.types import TensorType
+from rlx.types import Dim, TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import ir, stablehlo
 
@@ -122,7 +122,7 @@ def dense(array: np.ndarray[Any, Any]) -> ir.DenseElementsAttr:
     return ir.DenseElementsAttr.get(data, type=element, shape=shape)
 
 
-def i64_array(values: Sequence[int]) -> ir.DenseI64ArrayAttr:
+def i64_array(values: Sequence[Dim]) -> ir.DenseI64ArrayAttr:
     """``array<i64: …>``."""
     return ir.DenseI64ArrayAttr.get([int(v) for v in values])
 
