@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlx.dtypes import DType
-from rlx.ops.control_flow import Call, Cond, Scan, While
+from rlx.ops.control_flow import Call, Cond, PlatformIndex, Scan, While
 from rlx.types import TensorType
 from rlx_xla._jax_compat.mlir import ir, stablehlo
 from rlx_xla.lowering.context import LoweringContext, i64_array
@@ -24,6 +24,10 @@ def cond(
     ctx: LoweringContext, op: Cond, index: ir.Value, *operands: ir.Value
 ) -> Sequence[ir.Value]:
     count = len(op.branches)
+    chooser = ctx.node.inputs[0].node.op
+    if isinstance(chooser, PlatformIndex):
+        # Branches of other platforms may hold what this one cannot compile: leave them out.
+        return ctx.inline(op.branches[chooser.index_of(ctx.platform)], operands)
     if count == 1:
         return ctx.inline(op.branches[0], operands)
     if not ctx.result_types:
@@ -41,6 +45,11 @@ def cond(
     return list(made.results)
 
 
+@lowers(PlatformIndex)
+def platform_index(ctx: LoweringContext, op: PlatformIndex) -> ir.Value:
+    return ctx.constant(op.index_of(ctx.platform), DType.I32)
+
+
 @lowers(While)
 def while_(ctx: LoweringContext, op: While, *operands: ir.Value) -> Sequence[ir.Value]:
     consts = op.cond_consts + op.body_consts
@@ -55,9 +64,7 @@ def while_(ctx: LoweringContext, op: While, *operands: ir.Value) -> Sequence[ir.
         ctx.result_types,
         lambda *state: ctx.inline(op.cond, (*for_cond, *state[:values])),
     )
-    ctx.region(
-        made.body, ctx.result_types, lambda *state: ctx.inline(op.body, (*for_body, *state))
-    )
+    ctx.region(made.body, ctx.result_types, lambda *state: ctx.inline(op.body, (*for_body, *state)))
     return list(made.results)
 
 
@@ -132,8 +139,7 @@ class _ScanLowering:
         results = emit(op.body, arguments)
         new = results[op.num_carry : len(results) - tokens]
         stacked = [
-            self._update(y, part, t, step)
-            for y, part, t in zip(ys, new, self.y_types, strict=True)
+            self._update(y, part, t, step) for y, part, t in zip(ys, new, self.y_types, strict=True)
         ]
         return [*results[: op.num_carry], *results[len(results) - tokens :], *stacked]
 
@@ -142,9 +148,7 @@ class _ScanLowering:
         part = stablehlo.dynamic_slice(x, self._starts(step, type_), i64_array(sizes))
         return stablehlo.reshape(self.ctx.mlir_type(type_.with_shape(type_.shape[1:])), part)
 
-    def _update(
-        self, y: ir.Value, part: ir.Value, type_: TensorType, step: ir.Value
-    ) -> ir.Value:
+    def _update(self, y: ir.Value, part: ir.Value, type_: TensorType, step: ir.Value) -> ir.Value:
         row = type_.with_shape((1, *type_.shape[1:]))
         part = stablehlo.reshape(self.ctx.mlir_type(row), part)
         return stablehlo.dynamic_update_slice(y, part, self._starts(step, type_))
