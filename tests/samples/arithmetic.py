@@ -14,7 +14,6 @@ from tests.samples.base import (
     FLOATS,
     INTS,
     SUB_BYTE,
-    UINTS,
     ErrorSample,
     Sample,
     SymbolicSample,
