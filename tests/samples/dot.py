@@ -1,0 +1,146 @@
+"""Samples of matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, ShapeError
+from rlx.ops.dot import DotGeneral, DotPrecision, Matmul
+from tests.samples.base import (
+    COMPLEX,
+    FLOATS,
+    INTS,
+    NARROW_FLOATS,
+    UINTS,
+    ErrorSample,
+    Sample,
+    SymbolicSample,
+    draw,
+)
+
+PLAIN: dict[str, Any] = {"lhs_contracting": (1,), "rhs_contracting": (0,)}
+BATCHED: dict[str, Any] = {
+    "lhs_contracting": (0, 3),
+    "rhs_contracting": (2, 1),
+    "lhs_batch": (1,),
+    "rhs_batch": (3,),
+}
+DTYPES = (
+    *FLOATS,
+    *INTS,
+    *UINTS,
+    *COMPLEX,
+    *NARROW_FLOATS,
+    DType.BOOL,
+    DType.I4,
+    DType.U4,
+    DType.I2,
+)
+MIXED = (
+    (DType.BF16, DType.BF16, DType.F32),
+    (DType.F16, DType.F16, DType.F32),
+    (DType.BF16, DType.F32, DType.F32),
+    (DType.F32, DType.BF16, DType.F32),
+    (DType.F32, DType.F64, DType.F64),
+    (DType.I8, DType.I8, DType.I32),
+    (DType.U8, DType.I8, DType.I32),
+    (DType.I4, DType.I4, DType.I32),
+    (DType.I8, DType.I8, DType.F32),
+    (DType.F32, DType.I8, DType.F32),
+    (DType.BF16, DType.I4, DType.F32),
+    (DType.F8E4M3FN, DType.F8E4M3FN, DType.F32),
+    (DType.F8E4M3FN, DType.F8E5M2, DType.BF16),
+    (DType.F8E5M2, DType.F8E5M2, DType.F16),
+    (DType.F32, DType.C64, DType.C64),
+)
+
+
+def _numbers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Any:
+    """Positive floats, so that a relative bound makes sense; integers of the whole range."""
+    return draw(rng, dtype, shape, low=0.25, high=1.5, special=dtype.is_integer)
+
+
+def samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in DTYPES:
+        for left, right, attributes in (
+            ((3, 65), (65, 2), PLAIN),
+            ((1, 1), (1, 63), PLAIN),
+            ((2, 0), (0, 3), PLAIN),
+            ((3, 2, 2, 5), (4, 5, 3, 2), BATCHED),
+            ((3,), (2,), {}),
+        ):
+            inputs = (_numbers(rng, dtype, left), _numbers(rng, dtype, right))
+            yield Sample(DotGeneral(**attributes), inputs, f"{dtype}{left}{right}")
+        for left, right in (
+            ((2, 5), (5, 3)),
+            ((5,), (5,)),
+            ((4, 2, 5), (5,)),
+            ((5,), (4, 5, 3)),
+            ((2, 5), (4, 5, 3)),
+            ((4, 1, 2, 5), (3, 5, 1)),
+            ((0, 5), (5, 2)),
+        )[:: 1 if dtype in FLOATS else 4]:
+            inputs = (_numbers(rng, dtype, left), _numbers(rng, dtype, right))
+            yield Sample(Matmul(), inputs, f"{dtype}{left}{right}")
+    for lhs, rhs, result in MIXED:
+        op = DotGeneral(**PLAIN, preferred_element_type=result)
+        inputs = (_numbers(rng, lhs, (3, 33)), _numbers(rng, rhs, (33, 2)))
+        yield Sample(op, inputs, f"{lhs} {rhs} {result}")
+    for precision in DotPrecision:
+        inputs = (_numbers(rng, DType.F32, (3, 65)), _numbers(rng, DType.F32, (65, 2)))
+        op = DotGeneral(**PLAIN, precision=(precision, DotPrecision.DEFAULT))
+        yield Sample(op, inputs, precision.value)
+    for dtype in FLOATS:
+        left = np.array([[np.nan, 1], [np.inf, 1], [np.inf, -np.inf]]).astype(dtype.numpy)
+        inputs = (left, np.array([[1, 0], [1, 2]]).astype(dtype.numpy))
+        yield Sample(DotGeneral(**PLAIN), inputs, f"{dtype} specials")
+
+
+def error_samples() -> Iterator[ErrorSample]:
+    def dot(**attributes: Any) -> Any:
+        return lambda: DotGeneral(**attributes)
+
+    yield ErrorSample(dot(**PLAIN), ("f32[2]", "f32[2]"), ShapeError, "C1", "f32[2]")
+    yield ErrorSample(
+        dot(lhs_contracting=(0,), rhs_contracting=()), ("f32[2]", "f32[2]"), ShapeError, "C1", "()"
+    )
+    yield ErrorSample(
+        dot(lhs_contracting=(0,), lhs_batch=(0,)), ("f32[2]", "f32[2]"), ShapeError, "C1", "(0, 0)"
+    )
+    yield ErrorSample(dot(**PLAIN), ("f32[2, 3]", "f32[4, 2]"), ShapeError, "C2", "f32[4, 2]")
+    yield ErrorSample(
+        dot(lhs_batch=(0,), rhs_batch=(0,)), ("f32[2]", "f32[3]"), ShapeError, "C3", "f32[3]"
+    )
+    yield ErrorSample(dot(**PLAIN), ("f32[2, 3]", "f16[3, 2]"), DTypeError, "C4", "f16[3, 2]")
+    yield ErrorSample(
+        dot(**PLAIN, preferred_element_type=DType.I32),
+        ("f32[2, 3]", "f32[3, 2]"),
+        DTypeError,
+        "C4",
+        "i32",
+    )
+    yield ErrorSample(
+        dot(**PLAIN, precision=(DotPrecision.HIGH,)),
+        ("f32[2, 3]", "f32[3, 2]"),
+        ShapeError,
+        "C5",
+        "1",
+    )
+    yield ErrorSample(Matmul, ("f32[]", "f32[2]"), ShapeError, "C1", "f32[]")
+    yield ErrorSample(
+        Matmul, ("f32[2, 3]", "f32[4, 2]"), ShapeError, "C2", "matmul K mismatch: 3 vs 4"
+    )
+    yield ErrorSample(Matmul, ("f32[2, 2, 3]", "f32[4, 3, 2]"), ShapeError, "C3", "f32[4, 3, 2]")
+    yield ErrorSample(Matmul, ("f32[2, 3]", "f16[3, 2]"), DTypeError, "C4", "f16[3, 2]")
+
+
+def symbolic_samples() -> Iterator[SymbolicSample]:
+    yield SymbolicSample(Matmul(), ("f32[b, s, 4]", "f32[4, 8]"), {"b": 2, "s": 3})
+    yield SymbolicSample(Matmul(), ("f32[b, h, s, 4]", "f32[b, 1, 4, s]"), {"b": 2, "h": 2, "s": 3})
+    yield SymbolicSample(
+        DotGeneral(**PLAIN), ("f32[b, 2*k]", "f32[2*k, n]"), {"b": 2, "k": 3, "n": 1}
+    )
