@@ -28,6 +28,9 @@ class Signature:
         key_outputs: PRNG implementation by index of each output that is a key array.
         donated: names of inputs whose buffers a call consumes.
         x64: whether 64-bit types were enabled where the function was traced.
+        in_tree: the tracer's own form of the structure of ``(args, kwargs)``, for its backend.
+        out_tree: the same for the results.
+        fed: for each leaf of ``in_tree`` whether it is an input (else a param, left out).
     """
 
     inputs: tuple[str, ...]
@@ -40,6 +43,15 @@ class Signature:
     key_outputs: Mapping[int, str] = field(default_factory=dict[int, str])
     donated: frozenset[str] = frozenset()
     x64: bool = False
+    in_tree: Any = None
+    out_tree: Any = None
+    fed: tuple[bool, ...] | None = None
+
+    def rebuild(self, outputs: Sequence[Any]) -> Any:
+        """Put outputs into the caller's structure."""
+        if self.single:
+            return outputs[0]
+        return list(outputs) if self.unflatten is None else self.unflatten(outputs)
 
     @property
     def is_flat(self) -> bool:

@@ -124,7 +124,7 @@ def tree_call(
         out_tree: the tree of the results.
     """
     leaves_of = in_tree.flatten_up_to  # half the price of flattening and comparing trees
-    rebuild = _rebuild(out_tree)
+    rebuild = rebuild_from(out_tree)
 
     def call(*args: Any) -> Any:
         try:
@@ -140,7 +140,7 @@ def tree_call(
     return call
 
 
-def _rebuild(tree: Any) -> Callable[[list[Any]], Any]:
+def rebuild_from(tree: Any) -> Callable[[list[Any]], Any]:
     """Return ``leaves -> structure``; lists, tuples and single leaves need no pytree call."""
     leaf = jax.tree.structure(0)
     if tree == leaf:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from rlx.dtypes import as_dtype
-from rlx.errors import TraceError, did_you_mean
+from rlx.errors import RunError, TraceError, did_you_mean
 from rlx.ir import location as loc
 from rlx.ir.graph import Graph, Value
 from rlx.ops.io import Input, Param
@@ -123,10 +123,14 @@ def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) ->
     out_keys = {
         i: keys.key_impl(leaf.dtype) for i, leaf in enumerate(out_leaves) if keys.is_key(leaf)
     }
+    in_tree, in_fed = _call_structure(arguments)
     return Signature(
         inputs=tuple(leaf.name for leaf in fed),
         outputs=names,
-        flatten=None if _is_flat(arguments) else _flattener(arguments),
+        flatten=None if _is_flat(arguments) else _flattener(in_tree, in_fed),
+        in_tree=in_tree,
+        out_tree=out_tree,
+        fed=in_fed,
         unflatten=None if single else out_tree.unflatten,
         single=single,
         weak_types=frozenset(
@@ -154,29 +158,32 @@ def _is_flat(arguments: Arguments) -> bool:
     )
 
 
-def _flattener(arguments: Arguments) -> Callable[[Sequence[Any], Mapping[str, Any]], list[Any]]:
+def _call_structure(arguments: Arguments) -> tuple[Any, tuple[bool, ...]]:
+    """Structure of ``(args, kwargs)`` at a call, whole params left out, and what is fed."""
     kept = tuple(a for i, a in enumerate(arguments.args) if i not in arguments.whole_params)
-    wanted = jax.tree_util.tree_structure((kept, dict(arguments.kwargs)))
-    positions = [i for i in range(len(arguments.args)) if i not in arguments.whole_params]
-    fed = [
+    tree = jax.tree_util.tree_structure((kept, dict(arguments.kwargs)))
+    fed = tuple(
         not leaf.param
         for leaf in arguments.leaves
-        if isinstance(leaf.argument, str) or leaf.argument in positions
-    ]
-    every = all(fed)
-    flatten_up = jax.tree_util.tree_flatten
+        if isinstance(leaf.argument, str) or leaf.argument not in arguments.whole_params
+    )
+    return tree, fed
 
+
+def _flattener(
+    tree: Any, fed: Sequence[bool]
+) -> Callable[[Sequence[Any], Mapping[str, Any]], list[Any]]:
     def flatten(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        found, tree = flatten_up((tuple(args), kwargs))
-        if tree != wanted:
-            raise _structure_error(wanted, tree)
-        return found if every else [leaf for leaf, keep in zip(found, fed, strict=True) if keep]
+        leaves, found = jax.tree_util.tree_flatten((tuple(args), dict(kwargs)))
+        if found != tree:
+            raise _structure_error(tree, found)
+        return [leaf for leaf, keep in zip(leaves, fed, strict=True) if keep]
 
     return flatten
 
 
-def _structure_error(wanted: Any, found: Any) -> TraceError:
-    return TraceError(
+def _structure_error(wanted: Any, found: Any) -> RunError:
+    return RunError(
         f"call: arguments are required in the structure that was traced (params left out): "
         f"{wanted}; got {found}. Pass the same structure, or trace again."
     )

@@ -1,0 +1,118 @@
+"""Specialisations: one compiled program per binding of the symbolic dims, least recent dropped."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from rlx.backend import AbstractExecutable
+from rlx.report import CompileReport
+
+Key = tuple[tuple[str, int], ...]
+
+
+@final
+@dataclass
+class Specialization:
+    """One compiled program.
+
+    Attributes:
+        binding: symbol → size; empty for a static graph.
+        reason: why it was compiled, in words.
+        seconds: wall time by phase.
+        executable: the program.
+        call: function of the caller's arguments.
+        report: what was decided.
+        hits: calls that used it after the one that compiled it.
+    """
+
+    binding: Mapping[str, int]
+    reason: str
+    seconds: Mapping[str, float]
+    executable: AbstractExecutable = field(repr=False)
+    call: Callable[..., Any] = field(repr=False)
+    report: CompileReport = field(repr=False)
+    hits: int = 0
+
+
+@final
+class Specializations(list[Specialization]):
+    """The records, oldest first, with counts.
+
+    Attributes:
+        hits: calls that found their program.
+        misses: calls that compiled one.
+        evictions: programs dropped because the cache was full.
+    """
+
+    def __init__(self, records: list[Specialization], hits: int, misses: int, evictions: int):
+        """Hold a snapshot."""
+        super().__init__(records)
+        self.hits = hits
+        self.misses = misses
+        self.evictions = evictions
+
+
+@final
+class SpecializationCache:
+    """Programs by binding; at most ``capacity``, the least recently used is dropped."""
+
+    def __init__(
+        self, build: Callable[[Mapping[str, int], str], Specialization], capacity: int
+    ) -> None:
+        """Compile with ``build(binding, reason)`` on a miss."""
+        self._build = build
+        self._capacity = capacity
+        self._programs: OrderedDict[Key, Specialization] = OrderedDict()
+        self._last: Mapping[str, int] | None = None
+        self._lock = threading.RLock()
+        self.hits = self.misses = self.evictions = 0
+
+    def get(self, binding: Mapping[str, int]) -> Specialization:
+        """Return the program for a binding, compiled when it is not there."""
+        key = tuple(sorted(binding.items()))
+        with self._lock:
+            found = self._programs.get(key)
+            if found is not None:
+                self._programs.move_to_end(key)
+                self.hits += 1
+                found.hits += 1
+                return found
+            made = self._build(binding, self._reason(binding))
+            self.misses += 1
+            self._last = dict(binding)
+            self._programs[key] = made
+            if len(self._programs) > self._capacity:
+                self._programs.popitem(last=False)
+                self.evictions += 1
+            return made
+
+    def programs(self) -> list[Specialization]:
+        """Every program that is kept, least recently used first."""
+        with self._lock:
+            return list(self._programs.values())
+
+    def snapshot(self) -> Specializations:
+        """The records and counts of now."""
+        with self._lock:
+            return Specializations(
+                list(self._programs.values()), self.hits, self.misses, self.evictions
+            )
+
+    def latest(self) -> Specialization | None:
+        """The program that was used last."""
+        with self._lock:
+            return next(reversed(self._programs.values()), None)
+
+    def _reason(self, binding: Mapping[str, int]) -> str:
+        if self._last is None:
+            return "first call" if binding else "static graph"
+        changes = [
+            f"{name}: {self._last[name]} → {size}"
+            for name, size in sorted(binding.items())
+            if self._last.get(name) != size
+        ]
+        return ", ".join(changes) or "dropped earlier"

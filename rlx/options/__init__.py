@@ -1,0 +1,1 @@
+"""Options of sessions and compiles; the only readers of ``RLX_*`` variables."""

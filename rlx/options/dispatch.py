@@ -1,0 +1,68 @@
+"""How an implementation is chosen for a node: kernel, lowering rule or decomposition."""
+
+from __future__ import annotations
+
+import enum
+import os
+from dataclasses import dataclass
+from typing import final
+
+from rlx.errors import CompileError
+
+
+@final
+class KernelPolicy(enum.Enum):
+    """RLX's dispatch policies.
+
+    PREFER_NATIVE takes a kernel where one is supported; FORCE_COMMON takes no kernel at all;
+    FORCE_NATIVE refuses to compile where a kernel exists for the op but cannot be used.
+    """
+
+    PREFER_NATIVE = "prefer_native"
+    FORCE_COMMON = "force_common"
+    FORCE_NATIVE = "force_native"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KernelDispatch:
+    """Which implementations may be chosen.
+
+    Attributes:
+        policy: the rule for every op that is not named below.
+        common_ops: names of ops that take no kernel.
+        native_ops: names of ops that must take a kernel.
+        forced: names of kernels to take wherever they support the node.
+        forbidden: names of kernels never to take.
+    """
+
+    policy: KernelPolicy = KernelPolicy.PREFER_NATIVE
+    common_ops: frozenset[str] = frozenset()
+    native_ops: frozenset[str] = frozenset()
+    forced: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+
+    def policy_for(self, op_name: str) -> KernelPolicy:
+        """The policy that holds for one op."""
+        if op_name in self.common_ops:
+            return KernelPolicy.FORCE_COMMON
+        if op_name in self.native_ops:
+            return KernelPolicy.FORCE_NATIVE
+        return self.policy
+
+
+def dispatch_from_env() -> KernelDispatch:
+    """The dispatch that ``RLX_KERNEL_DISPATCH`` names: a policy's value, or nothing.
+
+    Raises:
+        CompileError: the variable holds another text.
+    """
+    text = os.environ.get("RLX_KERNEL_DISPATCH", "").strip().lower().replace("-", "_")
+    if not text:
+        return KernelDispatch()
+    known = [p.value for p in KernelPolicy]
+    if text not in known:
+        raise CompileError(
+            f"RLX_KERNEL_DISPATCH: required one of {', '.join(known)}; got {text!r}."
+        )
+    return KernelDispatch(policy=KernelPolicy(text))

@@ -1,0 +1,194 @@
+"""What a pass is, and how passes run one after another, are timed, recorded and validated."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias, final
+
+from rlx.errors import PassError, RlxError
+from rlx.ir.graph import Graph
+from rlx.options.compile import CompileOptions
+
+
+@final
+@dataclass(frozen=True)
+class PassRecord:
+    """What one pass did.
+
+    Attributes:
+        name: the pass with its options.
+        seconds: wall time.
+        before: nodes before, inner graphs included.
+        after: nodes after.
+        changed: whether another graph came back.
+        notes: what the pass said about its work.
+    """
+
+    name: str
+    seconds: float
+    before: int
+    after: int
+    changed: bool
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        what = f"{self.before} → {self.after} nodes" if self.changed else "unchanged"
+        notes = "".join(f"\n    {note}" for note in self.notes)
+        return f"{self.name:<40} {self.seconds * 1e3:8.2f} ms  {what}{notes}"
+
+
+@final
+@dataclass
+class PassContext:
+    """What a pass may look at besides the graph.
+
+    Attributes:
+        options: the compile's options.
+        platform: what is compiled for, ``"numpy"`` when passes run by hand.
+        notes: lines that the running pass adds for the report.
+    """
+
+    options: CompileOptions = field(default_factory=CompileOptions)
+    platform: str = "numpy"
+    notes: list[str] = field(default_factory=list[str])
+
+    def note(self, text: str) -> None:
+        """Add a line to the running pass's record."""
+        self.notes.append(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractPass(abc.ABC):
+    """A transformation of graphs; options are fields. Same object back means unchanged."""
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def run(self, graph: Graph, ctx: PassContext) -> Graph:
+        """Return the transformed graph, or the same object."""
+
+    def __str__(self) -> str:
+        shown = ", ".join(
+            f"{f.name}={getattr(self, f.name)}"
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) != f.default
+        )
+        return f"{self.name}{{{shown}}}" if shown else self.name
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Fixpoint(AbstractPass):
+    """Runs passes in turn until none changes the graph, at most ``max_steps`` rounds."""
+
+    name: ClassVar[str] = "fixpoint"
+    passes: tuple[AbstractPass, ...]
+    max_steps: int = 8
+
+    def run(self, graph: Graph, ctx: PassContext) -> Graph:
+        for _ in range(self.max_steps):
+            before = graph
+            for inner in self.passes:
+                graph = inner.run(graph, ctx)
+            if graph is before:
+                break
+        return graph
+
+    def __str__(self) -> str:
+        return f"fixpoint({', '.join(map(str, self.passes))})"
+
+
+OnPass: TypeAlias = "Callable[[Graph, AbstractPass, Graph], None]"
+
+
+@final
+@dataclass(frozen=True)
+class Pipeline:
+    """Passes in order.
+
+    Attributes:
+        passes: what runs, first to last.
+        verify: run the verifier after every pass.
+    """
+
+    passes: tuple[AbstractPass, ...]
+    verify: bool = False
+
+    def run(
+        self, graph: Graph, ctx: PassContext, on_pass: OnPass | None = None
+    ) -> tuple[Graph, list[PassRecord]]:
+        """Run every pass; return the graph and a record of each.
+
+        Raises:
+            PassError: a pass failed (the cause is chained), or with ``options.validate`` changed
+                what the graph computes.
+        """
+        records: list[PassRecord] = []
+        checker = None
+        if ctx.options.validate:
+            from rlx.passes.validate import Validator
+
+            checker = Validator(graph)
+        for current in self.passes:
+            before = graph
+            ctx.notes = []
+            started = time.perf_counter()
+            try:
+                graph = current.run(graph, ctx)
+            except RlxError as error:
+                raise _failure(current, records, before, error) from error
+            seconds = time.perf_counter() - started
+            changed = graph is not before
+            records.append(
+                PassRecord(
+                    str(current),
+                    seconds,
+                    before.node_count(nested=True),
+                    graph.node_count(nested=True),
+                    changed,
+                    tuple(ctx.notes),
+                )
+            )
+            if changed and self.verify:
+                from rlx.ir.verify import verify
+
+                verify(graph)
+            if changed and checker is not None:
+                checker.check(graph, str(current), [r.name for r in records[:-1]])
+            if on_pass is not None:
+                on_pass(before, current, graph)
+        return graph, records
+
+
+def run(graph: Graph, passes: Sequence[AbstractPass], *, quiet: bool = False) -> Graph:
+    """Apply passes by hand, and print what each changed.
+
+    Args:
+        graph: any graph.
+        passes: what to run, in order.
+        quiet: print nothing.
+    """
+    result, records = Pipeline(tuple(passes), verify=True).run(graph, PassContext())
+    if not quiet:
+        for record in records:
+            print(record)  # noqa: T201  this function's documented purpose
+    return result
+
+
+def _failure(
+    current: AbstractPass, records: Sequence[PassRecord], graph: Graph, error: RlxError
+) -> PassError:
+    earlier = [r.name for r in records]
+    failure = PassError(
+        f"pass {str(current)!r} (number {len(records) + 1}) failed: {error}",
+        pass_name=str(current),
+        earlier=earlier,
+    )
+    if earlier:
+        failure.add_note(f"  after: {', '.join(earlier)}")
+    failure.add_note(f"  on: {graph!r}")
+    return failure

@@ -1,0 +1,84 @@
+"""Proves passes: interprets the graph before and after each on drawn inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from rlx.dtypes import DType, Kind
+from rlx.errors import PassError
+from rlx.ir.graph import Graph, Value
+from rlx.ir.interpret import interpret
+from rlx.types import TensorType
+
+_TOLERANCE = {
+    DType.F64: 1e-9, DType.F32: 1e-4, DType.F16: 2e-2, DType.BF16: 6e-2, DType.C64: 1e-4,
+    DType.C128: 1e-9,
+}  # fmt: skip
+"""Largest difference, relative to the largest element, that re-association may cause."""
+
+
+@final
+class Validator:
+    """Holds drawn inputs and what the source graph gives for them."""
+
+    def __init__(self, graph: Graph, seed: int = 0) -> None:
+        """Draw inputs and params, with sizes for symbolic dims, and interpret the graph."""
+        rng = np.random.default_rng(seed)
+        sizes = {name: 2 + i for i, name in enumerate(graph.symbols)}
+        self.inputs = {v.name: _draw(rng, v.type.bind(sizes)) for v in graph.inputs}
+        self.params = {v.name: _draw(rng, v.type.bind(sizes)) for v in graph.params}
+        self.wanted = self._results(graph)
+
+    def check(self, graph: Graph, name: str, earlier: Sequence[str]) -> None:
+        """Interpret the graph again.
+
+        Raises:
+            PassError: an output differs; the pass and the output are named.
+        """
+        for index, (got, want) in enumerate(zip(self._results(graph), self.wanted, strict=True)):
+            problem = _difference(got, want, graph.outputs[index])
+            if problem:
+                raise PassError(
+                    f"validate: pass {name!r} is required to keep what the graph computes; "
+                    f"output {index} {problem}.",
+                    pass_name=name,
+                    earlier=earlier,
+                )
+
+    def _results(self, graph: Graph) -> list[Any]:
+        params = {v.name: self.params[v.name] for v in graph.params}
+        return interpret(graph, {v.name: self.inputs[v.name] for v in graph.inputs}, params)
+
+
+def _draw(rng: np.random.Generator, type_: TensorType) -> np.ndarray[Any, Any]:
+    shape = tuple(int(d) for d in type_.shape if isinstance(d, int))
+    dtype = type_.dtype
+    if dtype.kind is Kind.BOOL:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    if dtype.is_integer:
+        return rng.integers(0, 2, shape).astype(dtype.numpy)
+    values = rng.standard_normal(shape)
+    if dtype.is_complex:
+        values = values + 1j * rng.standard_normal(shape)
+    return values.astype(dtype.numpy)
+
+
+def _difference(got: Any, want: Any, output: Value) -> str:
+    dtype = output.type.dtype
+    if dtype.kind not in (Kind.FLOAT, Kind.COMPLEX):
+        return "" if np.array_equal(got, want) else "differs"
+    wide = np.complex128 if dtype.is_complex else np.float64
+    left, right = got.astype(wide), want.astype(wide)
+    if not np.array_equal(np.isnan(left), np.isnan(right)):
+        return "has NaN in other places"
+    finite = np.isfinite(left) & np.isfinite(right)
+    with np.errstate(all="ignore"):
+        if not np.array_equal(left[~finite & ~np.isnan(left)], right[~finite & ~np.isnan(right)]):
+            return "has infinities in other places"
+    scale = float(np.max(np.abs(right[finite]), initial=1.0))
+    worst = float(np.max(np.abs(left[finite] - right[finite]), initial=0.0))
+    limit = _TOLERANCE.get(dtype, 0.3) * scale
+    return f"differs by {worst:.3g} (limit {limit:.3g})" if worst > limit else ""

@@ -1,0 +1,207 @@
+"""``Session``: a device, and compiles for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeGuard, final, runtime_checkable
+
+from rlx.backend import AbstractBackend, backend_for
+from rlx.compiled import CompiledGraph
+from rlx.deferred import Specialization
+from rlx.errors import CompileError
+from rlx.ir.graph import Graph
+from rlx.ir.module import Module
+from rlx.ir.plan import Lir
+from rlx.options.compile import CompileOptions
+from rlx.options.precision import Precision
+from rlx.passes.base import PassContext, PassRecord
+from rlx.passes.bind_dims import bind
+from rlx.passes.legalize import legalize
+from rlx.passes.pipelines import mir_pipeline
+from rlx.report import CompileReport, choices_of, external_nodes
+from rlx.signature import Signature, flat_signature
+
+
+@runtime_checkable
+class TracedFunction(Protocol):
+    """What a frontend's trace gives."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def signature(self) -> Signature: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+
+
+@final
+class Session:
+    """Compiles graphs for one device.
+
+    Attributes:
+        device: name of the device, such as ``cpu`` or ``cuda:1``.
+        precision: the dtype that floats are computed in; F32 leaves the graph's own dtypes.
+
+    Example:
+        >>> import rlx
+        >>> b = rlx.GraphBuilder()
+        >>> x = b.input("x", "f32[3]")
+        >>> compiled = rlx.Session("interpret").compile(b.build(x + x))
+        >>> compiled.run({"x": [1.0, 2.0, 3.0]})[0].tolist()
+        [2.0, 4.0, 6.0]
+    """
+
+    def __init__(self, device: str = "cpu", *, precision: Precision = Precision.F32) -> None:
+        """Find the device.
+
+        Raises:
+            DeviceError: it is unknown or not attached; the available ones are listed.
+            CompileError: the precision is not F32.
+        """
+        if precision is not Precision.F32:
+            raise CompileError(
+                f"Session: precision is required to be F32, which leaves the graph's own dtypes; "
+                f"got {precision.name}. Convert in the graph with .convert(...)."
+            )
+        self.backend: AbstractBackend = backend_for(device)
+        self.precision = precision
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+        return self.backend.device
+
+    def __repr__(self) -> str:
+        return f"Session({self.device!r})"
+
+    def compile(
+        self, graph: Graph | Module | TracedFunction, *, options: CompileOptions | None = None
+    ) -> CompiledGraph:
+        """Compile a graph, a module of any level, or a traced function.
+
+        A graph with symbolic dims compiles at the first call with each new combination of sizes.
+        The concrete params of a traced function are bound.
+
+        Raises:
+            LoweringError: ops without any implementation, all at once.
+            CompileError: XLA refuses the program, or the argument is nothing that compiles.
+            PassError: a pass failed, or (``validate``) changed what the graph computes.
+        """
+        chosen = CompileOptions() if options is None else options
+        params: dict[str, Any] = {}
+        if isinstance(graph, Graph):
+            mir, signature = graph, flat_signature(graph)
+        elif isinstance(graph, Module):
+            if graph.lir is not None:
+                return self._from_lir(graph.lir, chosen)
+            mir = graph.into_mir().graph
+            signature = flat_signature(mir)
+        elif _is_traced(graph):
+            mir, signature = graph.graph, graph.signature
+            params = {k: v for k, v in graph.params.items() if v is not None}
+        else:
+            raise CompileError(
+                "compile: a Graph, a Module or a traced function is required; got "
+                f"{type(graph).__name__}. Trace a JAX function with rlx_xla.trace(fn, ...)."
+            )
+        if chosen.dim_binding:
+            mir = bind(mir, chosen.dim_binding)
+        compiler = _Compiler(self.backend, mir, signature, chosen)
+        compiled = CompiledGraph(self.backend, mir, signature, chosen, compiler.build)
+        params.update(chosen.param_bindings or {})
+        if params:
+            compiled.set_params(params)
+        return compiled
+
+    def compile_hir(self, graph: Graph, *, options: CompileOptions | None = None) -> CompiledGraph:
+        """Compile a graph that may hold HIR blocks."""
+        return self.compile(Module.from_hir(graph), options=options)
+
+    def compile_module(
+        self, module: Module, *, options: CompileOptions | None = None
+    ) -> CompiledGraph:
+        """Compile a module of any level."""
+        return self.compile(module, options=options)
+
+    def lower(self, graph: Graph, *, options: CompileOptions | None = None) -> Lir:
+        """Run the passes and the choice of implementations on a static graph."""
+        chosen = CompileOptions() if options is None else options
+        return _Compiler(self.backend, graph, flat_signature(graph), chosen).lower(graph)[0]
+
+    def _from_lir(self, lir: Lir, options: CompileOptions) -> CompiledGraph:
+        signature = flat_signature(lir.graph)
+        if lir.plan.platform != self.backend.platform:
+            raise CompileError(
+                f"compile: an LIR is for one platform; this one is for {lir.plan.platform!r} and "
+                f"the session's device is {self.device!r}. Compile its MIR instead."
+            )
+        compiler = _Compiler(self.backend, lir.graph, signature, options, lir)
+        return CompiledGraph(self.backend, lir.graph, signature, options, compiler.build)
+
+
+def _is_traced(candidate: object) -> TypeGuard[TracedFunction]:
+    return isinstance(candidate, TracedFunction)
+
+
+@final
+class _Compiler:
+    """Compiles one graph for bindings, and keeps what does not depend on them."""
+
+    def __init__(
+        self,
+        backend: AbstractBackend,
+        graph: Graph,
+        signature: Signature,
+        options: CompileOptions,
+        lir: Lir | None = None,
+    ) -> None:
+        self._backend = backend
+        self._graph = graph
+        self._signature = signature
+        self._options = options
+        self._lir = lir
+
+    def build(self, binding: Mapping[str, int], reason: str) -> Specialization:
+        """Compile for one binding."""
+        started = time.perf_counter()
+        if self._lir is not None:
+            lir, records, phases = self._lir, [], {}
+        else:
+            graph = bind(self._graph, binding) if binding else self._graph
+            lir, records, phases = self.lower(graph)
+        executable = self._backend.compile(lir, self._signature, self._options)
+        phases = {**phases, **executable.phases}
+        report = CompileReport(
+            name=self._graph.name,
+            device=self._backend.device,
+            phases=phases,
+            passes=records,
+            choices=choices_of(lir),
+            params=(
+                len(lir.graph.params),
+                sum(v.type.nbytes for v in lir.graph.params),
+            ),
+            memory=executable.memory(),
+            cost=executable.cost(),
+            external=external_nodes(lir),
+        )
+        seconds = {**phases, "total": time.perf_counter() - started}
+        return Specialization(
+            dict(binding), reason, seconds, executable, executable.caller(self._signature), report
+        )
+
+    def lower(self, graph: Graph) -> tuple[Lir, list[PassRecord], dict[str, float]]:
+        """Run the passes, then choose implementations."""
+        started = time.perf_counter()
+        ctx = PassContext(self._options, self._backend.platform)
+        optimised, records = mir_pipeline(self._options).run(graph, ctx)
+        if self._options.verbose:
+            for record in records:
+                print(record)  # noqa: T201  asked for by CompileOptions.verbose
+        middle = time.perf_counter()
+        lir = legalize(
+            optimised, lambda node: self._backend.choose(node, self._options), ctx.platform
+        )
+        phases = {"passes": middle - started, "legalize": time.perf_counter() - middle}
+        return lir, records, phases

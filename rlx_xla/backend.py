@@ -1,0 +1,195 @@
+"""The backend that compiles with XLA, for every device that JAX reaches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import jax
+
+from rlx.backend import AbstractBackend, AbstractExecutable
+from rlx.errors import RunError
+from rlx.ir.graph import Node
+from rlx.ir.plan import Implementation, Lir, Refusals
+from rlx.options.compile import CompileOptions
+from rlx.signature import Signature
+from rlx.types import TensorType
+from rlx_xla._jax_compat import keys
+from rlx_xla.kernels.select import choose
+from rlx_xla.lowering.module import lower_to_module
+from rlx_xla.runtime.calling import rebuild_from, tree_call
+from rlx_xla.runtime.client import device_name, find_device, from_device, to_device
+from rlx_xla.runtime.executable import LoadedExecutable
+
+_PLATFORMS = {"gpu": "cuda"}
+
+
+def create(device: str) -> AbstractBackend:
+    """Return the backend of a device name (entry-point group ``rlx.backends``).
+
+    Raises:
+        DeviceError: no such device is attached.
+    """
+    return XlaBackend(device)
+
+
+@final
+class XlaBackend(AbstractBackend):
+    """Compiles for one device through XLA."""
+
+    def __init__(self, device: str) -> None:
+        """Find the device."""
+        self.jax_device = find_device(device)
+        self.device = device_name(self.jax_device)
+        kind = self.device.partition(":")[0]
+        self.platform = _PLATFORMS.get(kind, kind)
+
+    def choose(self, node: Node, options: CompileOptions) -> Implementation | Refusals:
+        return choose(node, self.platform, options.kernel_dispatch)
+
+    def compile(
+        self, lir: Lir, signature: Signature, options: CompileOptions
+    ) -> AbstractExecutable:
+        return XlaExecutable(self, lir, signature, options)
+
+    def to_device(self, value: Any, type_: TensorType) -> Any:
+        writeable = getattr(getattr(value, "flags", None), "writeable", True)
+        return to_device(value, self.jax_device, copy=writeable)
+
+    def from_device(self, value: Any) -> Any:
+        return from_device(value)
+
+
+@final
+class XlaExecutable(AbstractExecutable):
+    """A graph compiled by XLA; params are bound by name."""
+
+    def __init__(
+        self, backend: XlaBackend, lir: Lir, signature: Signature, options: CompileOptions
+    ) -> None:
+        """Lower and compile."""
+        started = time.perf_counter()
+        emitters = {
+            node: made.emit
+            for node, made in lir.plan.implementations.items()
+            if made.kind == "kernel"
+        }
+        lowered = lower_to_module(lir.graph, backend.platform, emitters=emitters)
+        lower_seconds = time.perf_counter() - started
+        graph = lir.graph
+        leaves = (*graph.inputs, *graph.params)
+        donated = signature.donated | options.donate
+        self.loaded = LoadedExecutable(
+            lowered.module,
+            device=backend.jax_device,
+            name=graph.name,
+            argument_names=[v.name for v in leaves],
+            bound=range(len(graph.inputs), len(leaves)),
+            donated=[i for i, v in enumerate(graph.inputs) if v.name in donated],
+            cast=options.cast_inputs,
+            compiler_options=options.compiler_options,
+            host_callbacks=lowered.host_callbacks,
+            effects=bool(graph.effects),
+            keepalive=lowered.keepalive,
+        )
+        self.fast_call = self.loaded.fast_call
+        self.phases = {"lower": lower_seconds, "xla": self.loaded.compile_seconds}
+
+    def caller(self, signature: Signature) -> Callable[..., Any]:
+        fast = self.loaded.fast_call
+        if signature.key_inputs or signature.key_outputs:
+            return _key_caller(fast, signature)
+        if signature.is_flat:
+            if signature.single:
+                return _single_caller(fast, len(signature.inputs))
+            rebuild = list if signature.out_tree is None else rebuild_from(signature.out_tree)
+            return fast if rebuild is list else _rebuilding_caller(fast, rebuild)
+        return _tree_caller(fast, signature)
+
+    def bind(self, params: Mapping[str, Any]) -> None:
+        self.loaded.bind(params)
+
+    def stablehlo(self) -> str:
+        return self.loaded.stablehlo()
+
+    def cost(self) -> dict[str, float]:
+        return self.loaded.cost()
+
+    def memory(self) -> dict[str, int]:
+        return self.loaded.memory()
+
+
+def _single_caller(fast: Callable[..., list[Any]], count: int) -> Callable[..., Any]:
+    if count == 1:  # a fixed arity spares packing and unpacking the arguments
+
+        def call_one(x: Any) -> Any:
+            return fast(x)[0]
+
+        return call_one
+
+    def call(*args: Any) -> Any:
+        return fast(*args)[0]
+
+    return call
+
+
+def _rebuilding_caller(
+    fast: Callable[..., list[Any]], rebuild: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        return rebuild(fast(*args))
+
+    return call
+
+
+def _tree_caller(fast: Callable[..., list[Any]], signature: Signature) -> Callable[..., Any]:
+    """Positional and keyword pytrees; the common case without keywords is the quick one."""
+    in_tree, fed = signature.in_tree, signature.fed or ()
+    args_tree, kwargs_tree = in_tree.children()
+    rebuild = rebuild_from(signature.out_tree)
+    if all(fed) and kwargs_tree.num_leaves == 0:
+        quick = tree_call(fast, args_tree, signature.out_tree)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if kwargs:
+                raise _structure(in_tree, args, kwargs)
+            return quick(*args)
+
+        return call
+
+    def general(*args: Any, **kwargs: Any) -> Any:
+        leaves, found = jax.tree_util.tree_flatten((args, kwargs))
+        if found != in_tree:
+            raise _structure(in_tree, args, kwargs)
+        return rebuild(fast(*(x for x, keep in zip(leaves, fed, strict=True) if keep)))
+
+    return general
+
+
+def _key_caller(fast: Callable[..., list[Any]], signature: Signature) -> Callable[..., Any]:
+    """Unwrap PRNG keys among the inputs and wrap those among the outputs."""
+    wrapped = [name in signature.key_inputs for name in signature.inputs]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        flat = args if signature.flatten is None else signature.flatten(args, kwargs)
+        raw = [
+            keys.key_data(x) if is_key and keys.is_key(x) else x
+            for x, is_key in zip(flat, wrapped, strict=True)
+        ]
+        outputs = list(fast(*raw))
+        for index, impl in signature.key_outputs.items():
+            outputs[index] = keys.wrap_key(outputs[index], impl)
+        return signature.rebuild(outputs)
+
+    return call
+
+
+def _structure(in_tree: Any, args: Any, kwargs: Any) -> RunError:
+    return RunError(
+        f"call: arguments are required in the structure that was traced, params left out: "
+        f"{in_tree}; got {jax.tree_util.tree_structure((args, kwargs))}. Pass the same "
+        "containers as when the function was traced."
+    )
+
+

@@ -1,0 +1,134 @@
+"""What a kernel is: an implementation of an existing op that plugs into XLA as a custom call."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+from rlx.ir.op import Op
+from rlx.types import TensorType
+from rlx_xla._jax_compat.mlir import ir, stablehlo
+from rlx_xla.kernels import ffi
+
+if TYPE_CHECKING:
+    from rlx_xla.lowering.context import LoweringContext
+
+
+@final
+@dataclass(frozen=True)
+class Supported:
+    """The kernel can carry out the node."""
+
+
+@final
+@dataclass(frozen=True)
+class Refused:
+    """The kernel cannot, or should not, carry out the node; the reason is a clause."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractKernel(abc.ABC):
+    """An implementation of an op on some platforms.
+
+    Attributes:
+        name: ``argmax.cpu.ffi``: op, platform, kind.
+        op: the op class.
+        platforms: where it runs.
+        priority: the highest that is supported is taken.
+    """
+
+    name: str
+    op: type[Op]
+    platforms: tuple[str, ...]
+    priority: int = 0
+
+    @abc.abstractmethod
+    def supports(self, op: Op, types: Sequence[TensorType], platform: str) -> Supported | Refused:
+        """Say whether it can carry out an op on inputs of these types."""
+
+    @abc.abstractmethod
+    def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
+        """Emit it; returns one MLIR value per result."""
+
+
+Check = Callable[[Any, Sequence[TensorType]], "Supported | Refused"]
+Symbol = Callable[[Any, Sequence[TensorType]], str]
+Attributes = Callable[[Any, Sequence[TensorType]], Mapping[str, Any]]
+
+
+def _no_attributes(op: Any, types: Sequence[TensorType]) -> Mapping[str, Any]:
+    del op, types
+    return {}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FfiKernel(AbstractKernel):
+    """A handler of the library of C++ kernels.
+
+    Attributes:
+        symbol: name of the handler for an op and input types.
+        check: whether op and types fit; asked after the library is known to be there.
+        attributes: the handler's attributes, int (64 bits) or float (32 bits) or bool.
+    """
+
+    symbol: Symbol
+    check: Check
+    attributes: Attributes = field(default=_no_attributes)
+
+    def supports(self, op: Op, types: Sequence[TensorType], platform: str) -> Supported | Refused:
+        verdict = self.check(op, types)
+        if isinstance(verdict, Refused):
+            return verdict
+        library = ffi.load()
+        return Refused(library.reason) if isinstance(library, ffi.Unavailable) else Supported()
+
+    def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
+        library = ffi.load()
+        if isinstance(library, ffi.Unavailable):
+            raise ctx.refuse(f"kernel {self.name!r} needs its library; {library.reason}.")
+        config = {
+            name: _attribute(value)
+            for name, value in self.attributes(op, ctx.input_types).items()
+        }
+        call = stablehlo.CustomCallOp(
+            ctx.result_types,
+            list(operands),
+            call_target_name=ir.StringAttr.get(library.target(self.symbol(op, ctx.input_types))),
+            has_side_effect=ir.BoolAttr.get(False),
+            backend_config=ir.DictAttr.get(config),
+            api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),
+            operand_layouts=_row_major([len(t.shape) for t in ctx.input_types]),
+            result_layouts=_row_major([len(t.shape) for t in ctx.output_types]),
+        )
+        return list(call.results)
+
+
+def _attribute(value: Any) -> ir.Attribute:
+    if isinstance(value, bool):
+        return ir.BoolAttr.get(value)
+    if isinstance(value, int):
+        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+    return ir.FloatAttr.get(ir.F32Type.get(), float(value))
+
+
+def _row_major(ranks: Sequence[int]) -> ir.ArrayAttr:
+    index = ir.IndexType.get()
+    return ir.ArrayAttr.get(
+        [
+            ir.DenseIntElementsAttr.get(
+                _descending(rank), type=index, shape=[rank]
+            )
+            for rank in ranks
+        ]
+    )
+
+
+def _descending(rank: int) -> Any:
+    import numpy as np
+
+    return np.arange(rank - 1, -1, -1, dtype=np.int64)

@@ -1,0 +1,1 @@
+"""Our kernels, one module per op; each registers itself on import."""
