@@ -6,9 +6,10 @@ Every XLA compile of the project goes through ``compile_module``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
+import jax.core
 import numpy as np
 from jax._src import array as _array
 from jax._src import compiler as _compiler
@@ -17,13 +18,17 @@ from jax._src import dispatch as _dispatch
 from jax._src import profiler as _profiler
 from jax._src import xla_bridge as _xla_bridge
 from jax._src.interpreters import pxla as _pxla
-from jax._src.lib import _jax
+from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
+from jaxlib.version import __version__ as _jaxlib_version
 
 from rlx.errors import CompileError
 from rlx_xla._jax_compat.mlir import ir
 
+if TYPE_CHECKING:
+    Device: TypeAlias = Any
+else:
+    Device = jax.Device
 ArrayImpl = _array.ArrayImpl
-Device = jax.Device
 JaxRuntimeError = jax.errors.JaxRuntimeError
 BACKEND_COMPILE_EVENT: str = _dispatch.BACKEND_COMPILE_EVENT
 
@@ -48,6 +53,16 @@ def backend_platforms() -> list[str]:
     return [default, *(name for name in names if name != default)]
 
 
+def x64_enabled() -> bool:
+    """Tell whether JAX makes 64-bit values in this thread."""
+    return bool(_config.enable_x64.value)
+
+
+def compilation_cache_directory() -> str | None:
+    """Return the directory of JAX's persistent compilation cache, or None when it is off."""
+    return _config.compilation_cache_dir.value or None
+
+
 def hot_path_problem() -> str | None:
     """Return why raw execution cannot be used with this jaxlib, or None when it can."""
     needed = {
@@ -59,7 +74,7 @@ def hot_path_problem() -> str | None:
     missing = [name for name, owner in needed.items() if not hasattr(owner, name.rsplit(".", 1)[1])]
     missing += [name for name in ("DeviceList", "batched_device_put") if not hasattr(_jax, name)]
     if missing:
-        return f"jaxlib {jax.lib.__version__} lacks {', '.join(missing)}"
+        return f"jaxlib {_jaxlib_version} lacks {', '.join(missing)}"
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -92,7 +93,7 @@ def deserialize_exported(data: bytes) -> Exported:
     _require_flatbuffers()
     try:
         return _export.deserialize(bytearray(data))
-    except (ValueError, AssertionError, TypeError, IndexError, KeyError) as error:
+    except (ValueError, AssertionError, TypeError, LookupError, struct.error) as error:
         raise FormatError(
             f"export: the bytes must be a jax.export artifact; reading them failed: {error!r}. "
             "Write it again with rlx_xla.export or jax.export."

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import jax
+import jax.core
+import jax.numpy as jnp
 import numpy as np
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
@@ -124,7 +127,7 @@ def is_drop(variable: Any) -> bool:
 
 def is_key_dtype(dtype: Any) -> bool:
     """Tell whether a dtype is that of new-style PRNG keys."""
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def is_symbolic(size: Any) -> bool:
@@ -151,7 +154,7 @@ def hide_from_source_lines(path: str) -> None:
 
 
 @contextlib.contextmanager
-def enable_x64(enabled: bool = True):
+def enable_x64(enabled: bool = True) -> Iterator[None]:
     """Let JAX make and trace 64-bit values inside the block, in this thread."""
     with _enable_x64(enabled):
         yield
@@ -160,9 +163,7 @@ def enable_x64(enabled: bool = True):
 def _find_enable_x64() -> Callable[[bool], Any]:
     if JAX_VERSION >= (0, 8, 0):
         return jax.enable_x64
-    from jax.experimental import enable_x64 as old
-
-    return old
+    return importlib.import_module("jax.experimental").enable_x64
 
 
 _enable_x64 = _find_enable_x64()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -126,7 +127,7 @@ def parse_module(source: str | bytes, context: ir.Context | None = None) -> ir.M
 
 def module_text(module: ir.Module, *, locations: bool = False) -> str:
     """Return a module's text, with or without source locations."""
-    return module.operation.get_asm(enable_debug_info=locations)
+    return str(module.operation.get_asm(enable_debug_info=locations))
 
 
 def module_bytecode(module: ir.Module) -> bytes:
@@ -246,7 +247,7 @@ def mark_donated(module: ir.Module, indices: Sequence[int]) -> None:
     main = main_function(module)
     with module.context:
         count = len(main.type.inputs)
-        old = main.arg_attrs if "arg_attrs" in main.attributes else [None] * count
+        old: Any = main.arg_attrs if "arg_attrs" in main.attributes else [None] * count
         attributes = [{} if a is None else {n.name: n.attr for n in a} for a in old]
         for index in indices:
             if "tf.aliasing_output" not in attributes[index]:

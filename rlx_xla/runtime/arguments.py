@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
@@ -70,7 +71,7 @@ class ArgumentRules:
         self,
         names: Sequence[str],
         types: Sequence[BufferType],
-        device: jax.Device,
+        device: jax_client.Device,
         *,
         committed: bool,
         cast: bool,
@@ -180,7 +181,7 @@ class ArgumentRules:
         wanted = self.types[index].dtype
         if array.dtype == wanted:
             return array
-        narrowed = not jax.config.jax_enable_x64 and (array.dtype, wanted) in _NARROWED_BY_JAX
+        narrowed = not jax_client.x64_enabled() and (array.dtype, wanted) in _NARROWED_BY_JAX
         if narrowed or (self._cast and _castable(array.dtype, wanted)):
             return array.astype(wanted)
         raise self._mismatch(index, array.dtype, array.shape, self._cast_advice(index))
@@ -245,7 +246,7 @@ def _kind(dtype: Any) -> str:
     for name, group in (
         ("int", np.integer), ("float", np.floating), ("complex", np.complexfloating)
     ):  # fmt: skip
-        if jax.dtypes.issubdtype(dtype, group):
+        if jnp.issubdtype(dtype, group):
             return name
     return "other"
 

@@ -14,6 +14,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from rlx.errors import CompileError
+from rlx_xla._jax_compat import client as jax_client
 
 
 @final
@@ -91,7 +92,7 @@ def clear_cache() -> int:
 
 
 def _directory() -> Path | None:
-    configured = jax.config.jax_compilation_cache_dir
+    configured = jax_client.compilation_cache_directory()
     return Path(configured) if configured else None
 
 

@@ -26,7 +26,7 @@ def available_devices() -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def find_device(name: str | jax.Device | None = None) -> jax.Device:
+def find_device(name: str | jax_client.Device | None = None) -> jax_client.Device:
     """Return the device with a name.
 
     Args:
@@ -62,14 +62,16 @@ def find_device(name: str | jax.Device | None = None) -> jax.Device:
     return devices[index]
 
 
-def device_name(device: jax.Device) -> str:
+def device_name(device: jax_client.Device) -> str:
     """Return the name by which ``find_device`` finds a device."""
     devices = jax.local_devices(backend=device.client.platform)
     plain = _plain_name(device)
     return plain if len(devices) == 1 else f"{plain}:{devices.index(device)}"
 
 
-def to_device(value: np.ndarray | jax.Array, device: jax.Device, *, copy: bool = True) -> jax.Array:
+def to_device(
+    value: np.ndarray | jax.Array, device: jax_client.Device, *, copy: bool = True
+) -> jax.Array:
     """Put an array on a device with its dtype kept, 64-bit ones included.
 
     Args:
@@ -97,7 +99,7 @@ def from_device(value: jax.Array) -> np.ndarray:
     return np.asarray(value)
 
 
-def is_default(device: jax.Device) -> bool:
+def is_default(device: jax_client.Device) -> bool:
     """Tell whether uncommitted JAX arrays land on this device."""
     return device == jax.local_devices()[0]
 
@@ -121,7 +123,7 @@ def _devices_of(platform: str) -> list[Any]:
     return []
 
 
-def _plain_name(device: jax.Device) -> str:
+def _plain_name(device: jax_client.Device) -> str:
     if device.platform != "gpu":
         return device.platform
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

@@ -86,7 +86,7 @@ class LoadedExecutable:
         arguments: Sequence[Any] | None = None,
         results: Sequence[Any] | None = None,
         *,
-        device: str | jax.Device | None = None,
+        device: str | jax_client.Device | None = None,
         name: str = "rlx",
         argument_names: Sequence[str] | None = None,
         bound: Sequence[int] = (),

@@ -111,7 +111,7 @@ def _lower(ctx: Any, *operands: Any, program: SpliceProgram) -> Sequence[Any]:
     with module.context:
         source = mlir.parse_module(program.bytecode, module.context)
         name = mlir.merge_module(source, module, program.name, ctx.module_context.symbol_table)
-        results = [mlir.tensor_type(r.shape, r.dtype) for r in program.results]
+        results: list[mlir.ir.Type] = [mlir.tensor_type(r.shape, r.dtype) for r in program.results]
         symbol = mlir.ir.FlatSymbolRefAttr.get(name)
         return mlir.func.CallOp(results, symbol, list(operands)).results
 

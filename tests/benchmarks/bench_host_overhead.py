@@ -51,6 +51,7 @@ def repeated(call: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[int],
     """Return a run that passes the same arguments each time."""
 
     def run(calls: int) -> None:
+        out = None
         for _ in range(calls):
             out = call(*args)
         jax.block_until_ready(out)
@@ -197,6 +198,23 @@ def measure(rounds: int = 41) -> dict[str, Comparison]:
         "tree20": tree(20, rounds),
         "host2": host_arguments(2, rounds),
     }
+
+
+def test_targets(benchmark: Any, rounds: int, judged: bool) -> None:
+    results = measure(rounds)
+    for result in results.values():
+        print(result)
+    loaded = LoadedExecutable(_sum_module(2), bound=[1])
+    loaded.bind({1: _arrays(1)[0]})
+    benchmark(loaded.fast_call, _arrays(1)[0])
+    if not judged:
+        return
+    for name in ("repeated2", "fed2", "repeated50", "fed50", "bound1", "bound10", "bound50"):
+        assert results[name].not_slower, results[name]
+    assert results["bound500"].ratio.high < 0.8, results["bound500"]
+    assert results["growth"].within(1.2 * results["growth_bare"].ratio.high), results["growth"]
+    for name in ("tree2", "tree20"):
+        assert results[name].within(1.10), results[name]
 
 
 def main() -> None:

@@ -186,7 +186,7 @@ def test_binding_problems_are_named() -> None:
     assert loaded.missing() == ("weight",)
     with pytest.raises(RunError, match="'weight' has none"):
         loaded.call(vector())
-    with pytest.raises(RunError, match="unknown argument 'weigth'.*Did you mean 'weight'"):
+    with pytest.raises(RunError, match=r"unknown argument 'weigth'.*Did you mean 'weight'"):
         loaded.bind({"weigth": vector()})
     with pytest.raises(RunError, match="unknown argument '0'"):
         loaded.bind({0: vector()})
@@ -290,8 +290,7 @@ def test_resident_input_belongs_to_one_call_at_a_time() -> None:
                 loaded.fast_call(vector())
                 outcome = "ran"
             except RunError as error:
-                assert "one call at a time" in str(error)
-                outcome = "refused"
+                outcome = "refused" if "one call at a time" in str(error) else str(error)
             with lock:
                 counts[outcome] += 1
 
@@ -318,7 +317,7 @@ def test_under_tracers_the_module_is_spliced(path: str) -> None:
     np.testing.assert_array_equal(np.asarray(f(vector())), vector((2 + 10 + 2) * 2.0))
     with pytest.raises(RunError, match=r"'arg0' must be f32\[8\]; got i32\[8\]"):
         jax.jit(lambda x: loaded.call(x))(np.ones(8, np.int32))
-    with pytest.raises(RunError, match="must have 2 arguments"):
+    with pytest.raises(RunError, match=r"must have 2 arguments"):
         jax.jit(lambda x: twice.call(x))(vector())
 
 
