@@ -58,7 +58,7 @@ def convert_array(x: Array, target: DType) -> Array:
     if source.is_float and target.is_integer:
         return _saturate(x.astype(np.float64), target)
     with np.errstate(all="ignore"):
-        if source.bits < 8:
+        if source.compute is not source:
             x = x.astype(source.compute.numpy)
         return np.asarray(round_to(x, target))
 
@@ -207,17 +207,19 @@ class ReducePrecision(Op):
         import ml_dtypes
 
         info = ml_dtypes.finfo(x.dtype)
-        wide = x.astype(np.float64)
+        dropped = info.nmant - self.mantissa_bits
+        bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").reshape(x.shape)
+        if dropped > 0:
+            # On the bits, as XLA does: without mantissa bits a tie looks at the exponent's last.
+            last = (bits >> dropped) & 1
+            bits = (bits + ((1 << (dropped - 1)) - 1 + last)) >> dropped << dropped
+        wide = bits.astype(bits.dtype).view(x.dtype).reshape(x.shape).astype(np.float64)
+        if self.exponent_bits < info.nexp:
+            bias = 2 ** (self.exponent_bits - 1) - 1
+            size = np.abs(wide)
+            wide = np.where(size >= np.ldexp(1.0, bias + 1), np.copysign(np.inf, wide), wide)
+            wide = np.where(size < np.ldexp(1.0, 1 - bias), np.copysign(0.0, wide), wide)
         with np.errstate(all="ignore"):
-            if self.mantissa_bits < info.nmant:
-                mantissa, exponent = np.frexp(wide)
-                step = np.ldexp(mantissa, self.mantissa_bits + 1)
-                wide = np.ldexp(np.rint(step), exponent - self.mantissa_bits - 1)
-            if self.exponent_bits < info.nexp:
-                bias = 2 ** (self.exponent_bits - 1) - 1
-                size = np.abs(wide)
-                wide = np.where(size >= np.ldexp(1.0, bias + 1), np.copysign(np.inf, wide), wide)
-                wide = np.where(size < np.ldexp(1.0, 1 - bias), np.copysign(0.0, wide), wide)
             return np.where(np.isnan(x.astype(np.float64)), np.nan, wide).astype(x.dtype)
 
 

@@ -37,6 +37,8 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample(
             ops.Convert(dtype=target), (x,), f"f32 to {target}", xla=False, limitation=limitation
         )
+    for target in (DType.I8, DType.I32, DType.U4):
+        yield from _conversion(rng, DType.F4E2M1FN, target)
     for source in (DType.F64, DType.I64, DType.BOOL, DType.C64):
         for target in (DType.I32, DType.U8, DType.BF16, DType.F16, DType.BOOL, DType.C64):
             yield from _conversion(rng, source, target)

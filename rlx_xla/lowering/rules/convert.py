@@ -21,6 +21,9 @@ def convert(ctx: LoweringContext, op: ops.Convert, x: ir.Value) -> ir.Value:
     if target.dtype is DType.BOOL:
         kind = arithmetic.compare_kind(source.dtype)
         return arithmetic.compare(x, ctx.full(0, source), "NE", kind)
+    if source.dtype is DType.F4E2M1FN and target.dtype.is_integer:
+        # XLA rounds the integer's limits to f4, where its largest number then saturates.
+        x = stablehlo.convert(ctx.mlir_type(source.with_dtype(DType.F32)), x)
     return stablehlo.convert(ctx.result_types[0], x)
 
 
