@@ -279,10 +279,20 @@ class LoadedExecutable:
             self._bytecode,
             [jax_client.shaped_array(t.shape, t.dtype) for t in self.result_types],
             self.device.platform,
-            donated=[*self._donated, *self.resident],
+            donated=self._reusable(),
             wide=any(t.dtype.name in _WIDE for t in everything),
             compiler_options=self._options,
         )
+
+    def _reusable(self) -> list[int]:
+        """Return the donated arguments that a result can take over; jax.jit warns of others."""
+        free = list(self.result_types)
+        usable: list[int] = []
+        for index in sorted({*self._donated, *self.resident}):
+            if self.argument_types[index] in free:
+                free.remove(self.argument_types[index])
+                usable.append(index)
+        return usable
 
     def _specialise(self, watch: str, *, effects: bool, committed: bool) -> BoundCall:
         rules = self._rules

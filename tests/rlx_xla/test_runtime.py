@@ -229,6 +229,17 @@ def test_donated_argument_is_consumed_once(path: str) -> None:
         loaded.call(x, w)
 
 
+def test_a_donated_argument_that_fits_no_result_is_kept(path: str) -> None:
+    text = (
+        f"module {{ func.func public @main(%a: {VECTOR}, %b: tensor<4xf32>) -> {VECTOR} {{ "
+        f"return %a : {VECTOR} }} }}"
+    )
+    loaded = LoadedExecutable(text, donated=[1], path=path)
+    spare = jnp.ones(4)
+    loaded.call(vector(), spare)
+    assert not spare.is_deleted()
+
+
 def test_donating_a_host_array_leaves_it_alone(path: str) -> None:
     loaded = LoadedExecutable(add_module("tensor<4096xf32>"), donated=[0], path=path)
     memory = np.zeros(4096 + 16, np.float32)
@@ -432,6 +443,30 @@ def test_side_effects_are_waited_for() -> None:
     loaded = LoadedExecutable(add_module(), effects=True)
     np.testing.assert_array_equal(np.asarray(loaded.call(vector(), vector())[0]), vector(2.0))
     jax.effects_barrier()
+
+
+def test_host_callbacks_are_called() -> None:
+    seen: list[float] = []
+
+    def call_back(x: np.ndarray) -> np.ndarray:
+        seen.append(float(x[0]))
+        return np.sin(x)
+
+    spec = jax.ShapeDtypeStruct((SIZE,), np.float32)
+    lowered = jax.jit(lambda x: jax.pure_callback(call_back, spec, x)).lower(spec)
+    compile_args = lowered._lowering.compile_args
+    loaded = LoadedExecutable(
+        str(lowered.compiler_ir("stablehlo")),
+        host_callbacks=compile_args["host_callbacks"],
+        keepalive=compile_args["keepalive"],
+        effects=True,
+    )
+    (out,) = loaded.call(vector(2.0))
+    np.testing.assert_allclose(np.asarray(out), np.sin(vector(2.0)), rtol=1e-6)
+    jax.effects_barrier()
+    assert seen == [2.0]
+    with pytest.raises(RunError, match="host callbacks"):
+        jax.jit(lambda x: loaded.call(x))(vector())
 
 
 def test_a_module_is_left_as_it_is() -> None:
