@@ -27,6 +27,7 @@ class Specialization:
         call: function of the caller's arguments.
         report: what was decided.
         hits: calls that used it after the one that compiled it.
+        number: 1 for the first program that was compiled, 2 for the second …
     """
 
     binding: Mapping[str, int]
@@ -36,11 +37,12 @@ class Specialization:
     call: Callable[..., Any] = field(repr=False)
     report: CompileReport = field(repr=False)
     hits: int = 0
+    number: int = 0
 
 
 @final
 class Specializations(list[Specialization]):
-    """The records, oldest first, with counts.
+    """The records in the order of their compiles, with counts.
 
     Attributes:
         hits: calls that found their program.
@@ -83,6 +85,7 @@ class SpecializationCache:
                 return found
             made = self._build(binding, self._reason(binding))
             self.misses += 1
+            made.number = self.misses
             self._last = dict(binding)
             self._programs[key] = made
             if len(self._programs) > self._capacity:
@@ -98,9 +101,8 @@ class SpecializationCache:
     def snapshot(self) -> Specializations:
         """The records and counts of now."""
         with self._lock:
-            return Specializations(
-                list(self._programs.values()), self.hits, self.misses, self.evictions
-            )
+            records = sorted(self._programs.values(), key=lambda program: program.number)
+            return Specializations(records, self.hits, self.misses, self.evictions)
 
     def latest(self) -> Specialization | None:
         """The program that was used last."""

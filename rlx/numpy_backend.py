@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from rlx.backend import AbstractBackend, AbstractExecutable
+from rlx.dtypes import as_dtype
 from rlx.errors import RunError
 from rlx.ir.graph import Node
 from rlx.ir.interpret import run
@@ -82,9 +83,10 @@ class NumpyExecutable(AbstractExecutable):
         graph = self._lir.graph
         if len(inputs) != len(graph.inputs):
             raise RunError(f"run: required {len(graph.inputs)} inputs; got {len(inputs)}.")
-        missing = [v.name for v in graph.params if v.name not in self._params]
+        missing = [v for v in graph.params if v.name not in self._params]
         if missing:
-            raise RunError(f"run: params are not set: {', '.join(missing)}. Use set_params.")
+            listing = ", ".join(f"{v.name!r}: {v.type}" for v in missing)
+            raise RunError(f"run: params are not set: {listing}. Use set_param or set_params.")
         arrays = [
             checked(v.name, x, v.type, cast=self._cast)
             for v, x in zip(graph.inputs, inputs, strict=True)
@@ -105,8 +107,9 @@ def checked(name: str, value: Any, type_: TensorType, *, cast: bool = False) -> 
     if array.dtype != wanted and cast:
         array = array.astype(wanted)
     if array.dtype != wanted or tuple(array.shape) != type_.shape:
+        found = TensorType(as_dtype(array.dtype), tuple(int(n) for n in array.shape))
         raise RunError(
-            f"run: input {name!r} is required to be {type_}; got "
-            f"{array.dtype}{list(array.shape)}. Convert it, or set CompileOptions(cast_inputs=True)."
+            f"run: input {name!r} is required to be {type_}; got {found}. Convert or reshape it; "
+            "CompileOptions(cast_inputs=True) converts dtypes."
         )
     return array
