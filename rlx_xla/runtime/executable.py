@@ -157,6 +157,11 @@ class LoadedExecutable:
         self._bound_buffers: dict[int, jax.Array] = {}
         self.compile_seconds = 0.0
         composable = path == "composable" or (path == "auto" and HOT_PATH_PROBLEM is not None)
+        if composable and host_callbacks:
+            raise CompileError(
+                f"compile {name}: a program with host callbacks must take the hot path; got path "
+                f"{path!r}, {HOT_PATH_PROBLEM or 'as asked'}. Remove the callbacks or use auto."
+            )
         self._loaded: Any = None
         if serialized is not None:
             self._loaded = jax_client.deserialize_executable(serialized, self.device)

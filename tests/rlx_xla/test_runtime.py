@@ -488,6 +488,10 @@ BAD_PROGRAMS = {
     "result types": ({"module": add_module(), "results": []}, "results of @main"),
     "names": ({"module": add_module(), "argument_names": ["x"]}, "must have 2 names; got 1"),
     "path": ({"module": add_module(), "path": "fast"}, "path must be one of"),
+    "callbacks": (
+        {"module": add_module(), "path": "composable", "host_callbacks": [print]},
+        "must take the hot path",
+    ),
     "role twice": ({"module": add_module(), "bound": [0], "donated": [0]}, "each with one role"),
     "index": ({"module": add_module(), "bound": [2]}, "indices below 2"),
     "resident": ({"module": add_module(), "resident": {0: 1}}, "that feeds resident input 'arg0'"),
