@@ -24,7 +24,13 @@ def single_equation(equation: Any) -> Any:
     inputs = [_new_var(atom.aval) for atom in equation.invars]
     outputs = [_new_var(atom.aval) for atom in equation.outvars]
     alone = equation.replace(invars=inputs, outvars=outputs)
-    jaxpr = _core.Jaxpr((), inputs, outputs, [alone], equation.effects)
+    debug_info = _core.DebugInfo(
+        "external",
+        equation.primitive.name,
+        tuple(f"operand_{i}" for i in range(len(inputs))),
+        tuple(f"result_{i}" for i in range(len(outputs))),
+    )
+    jaxpr = _core.Jaxpr((), inputs, outputs, [alone], equation.effects, debug_info)
     return ClosedJaxpr(jaxpr, ())
 
 
