@@ -57,7 +57,7 @@ class Mean(Op):
         wide = numbers.widen(x)
         count = int(np.prod([x.shape[i] for i in self.axes]))
         with np.errstate(all="ignore"):
-            mean = np.sum(wide, self.axes, wide.dtype) / wide.real.dtype.type(count)
+            mean = np.asarray(np.sum(wide, self.axes, wide.dtype) / np.real(wide).dtype.type(count))
         return numbers.narrow(mean, as_dtype(x.dtype))
 
     def decompose(self, x: Value) -> Value:

@@ -28,7 +28,7 @@ from rlx.ops.reduction import (
 )
 from rlx.types import TensorType
 from rlx_xla._jax_compat.mlir import ir, stablehlo
-from rlx_xla.lowering.context import LoweringContext, i64, i64_array
+from rlx_xla.lowering.context import LoweringContext, dense, i64, i64_array
 from rlx_xla.lowering.registry import lowers
 
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
@@ -40,10 +40,14 @@ def convert(ctx: LoweringContext, x: ir.Value, dtype: DType) -> ir.Value:
     return x if x.type == target else stablehlo.convert(target, x)
 
 
-def compare(lhs: ir.Value, rhs: ir.Value, direction: str, dtype: DType) -> ir.Value:
+def compare(
+    lhs: ir.Value, rhs: ir.Value, direction: str, dtype: DType, *, total_order: bool = False
+) -> ir.Value:
     """Compare numbers of a dtype; direction is EQ, NE, LT, LE, GT or GE."""
-    kind = "FLOAT" if dtype.is_float or dtype.is_complex else "UNSIGNED"
-    kind = "SIGNED" if dtype.kind is Kind.INT else kind
+    if dtype.is_float or dtype.is_complex:
+        kind = "TOTALORDER" if total_order else "FLOAT"
+    else:
+        kind = "SIGNED" if dtype.kind is Kind.INT else "UNSIGNED"
     return stablehlo.compare(
         lhs,
         rhs,
@@ -204,7 +208,7 @@ def _cumulative(
         window_strides=i64_array(ones),
         base_dilations=i64_array(ones),
         window_dilations=i64_array(ones),
-        padding=ir.DenseIntElementsAttr.get(padding),
+        padding=dense(padding),
     )
     scalar = ctx.tensor(wide.dtype, [])
     ctx.region(made.operation.regions[0], [scalar, scalar], combine)

@@ -1,0 +1,39 @@
+"""Sort and top_k."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlx.ir.graph import Value
+from rlx.ops.shape import Transpose
+from rlx.ops.sorting import Sort, TopK, TopNan
+from rlx_xla.tracing.context import TraceContext
+from rlx_xla.tracing.registry import traces
+
+
+@traces("sort")
+def sort(ctx: TraceContext, params: dict[str, Any], *operands: Value) -> tuple[Value, ...]:
+    if any(a.rank != len(t.shape) for a, t in zip(operands, ctx.in_avals, strict=True)):
+        return NotImplemented  # keys have an axis more here
+    made = Sort(
+        axis=int(params["dimension"]),
+        num_keys=int(params["num_keys"]),
+        is_stable=bool(params["is_stable"]),
+    )(*operands)
+    return made if isinstance(made, tuple) else (made,)
+
+
+@traces("top_k")
+def top_k(ctx: TraceContext, params: dict[str, Any], x: Value) -> tuple[Value, ...]:
+    k = ctx.dim(params["k"])
+    if not isinstance(k, int):
+        return NotImplemented
+    axis, last = int(params.get("axis", x.rank - 1)), x.rank - 1
+    # A stable result is one of those that an unstable top_k may give, so is_stable needs no care.
+    op = TopK(k=k, nan=TopNan.LARGEST)
+    if axis == last:
+        return op(x)
+    swap = list(range(x.rank))
+    swap[axis], swap[last] = last, axis
+    turn = Transpose(permutation=tuple(swap))
+    return tuple(turn(v) for v in op(turn(x)))

@@ -1,0 +1,89 @@
+"""Samples of sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, ShapeError
+from rlx.ops.sorting import ArgSort, Sort, TopK, TopNan
+from tests.samples.base import (
+    COMPLEX,
+    FLOATS,
+    INTS,
+    NARROW_FLOATS,
+    UINTS,
+    ErrorSample,
+    Sample,
+    SymbolicSample,
+    draw,
+)
+
+ALL = (DType.BOOL, *INTS, *UINTS, *FLOATS, *NARROW_FLOATS)
+
+
+def _with_ties(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    """Small whole numbers, and in floats NaN, infinities and both zeros."""
+    x = np.round(draw(rng, DType.F32, shape, low=0 if dtype in UINTS else -3, high=3))
+    if dtype.is_float and x.size > 8:
+        x.reshape(-1)[rng.permutation(x.size)[:5]] = [np.nan, np.nan, np.inf, -np.inf, -0.0]
+    with np.errstate(all="ignore"):
+        return x.astype(dtype.numpy)
+
+
+def samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in ALL:
+        for shape, axis in (((65,), 0), ((3, 63), 1), ((9, 2), 0), ((1,), 0), ((0, 2), 0)):
+            x = _with_ties(rng, dtype, shape)
+            index = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape).copy()
+            label = f"{dtype}{list(shape)}"
+            yield Sample(Sort(axis=axis), (x, index), label)
+            descending = bool(rng.integers(0, 2))
+            yield Sample(ArgSort(axis=axis, descending=descending), (x,), label)
+        for shape, k in (
+            ((65,), 7),
+            ((3, 63), 5),
+            ((2, 9), 9),
+            ((2, 1), 1),
+            ((3, 4), 0),
+            ((0, 4), 2),
+        ):
+            if dtype is DType.BOOL:
+                continue
+            nan = TopNan.NEVER if rng.integers(0, 2) else TopNan.LARGEST
+            x = _with_ties(rng, dtype, shape)
+            yield Sample(TopK(k=k, nan=nan), (x,), f"{dtype}{list(shape)} {k} {nan.value}")
+    for dtype in (*ALL, *COMPLEX):
+        yield Sample(Sort(axis=0, is_stable=False), (draw(rng, dtype, (65,)),), f"{dtype} alone")
+    for dtype in COMPLEX:
+        parts = [_with_ties(rng, dtype.real, (65,)) for _ in range(2)]
+        x = np.empty(65, dtype.numpy)
+        x.real, x.imag = parts
+        index = np.arange(65, dtype=np.int32)
+        yield Sample(Sort(axis=0), (x, index), f"{dtype}")
+        yield Sample(ArgSort(axis=0, descending=True, index_dtype=DType.I64), (x,), f"{dtype}")
+    keys = (_with_ties(rng, DType.F32, (2, 65)), _with_ties(rng, DType.I32, (2, 65)))
+    follower = draw(rng, DType.BF16, (2, 65))
+    yield Sample(Sort(axis=1, num_keys=2), (*keys, follower), "two keys")
+
+
+def error_samples() -> Iterator[ErrorSample]:
+    yield ErrorSample(lambda: Sort(axis=0), (), ShapeError, "C1", "none")
+    yield ErrorSample(lambda: Sort(axis=0), ("f32[2]", "f32[3]"), ShapeError, "C1", "f32[3]")
+    yield ErrorSample(lambda: Sort(axis=1), ("f32[2]",), ShapeError, "C2", "f32[2]")
+    yield ErrorSample(lambda: Sort(axis=0, num_keys=2), ("f32[2]",), ShapeError, "C3", "2")
+    yield ErrorSample(lambda: ArgSort(axis=1), ("f32[2]",), ShapeError, "C1", "f32[2]")
+    yield ErrorSample(
+        lambda: ArgSort(axis=0, index_dtype=DType.F32), ("f32[2]",), DTypeError, "C2", "f32"
+    )
+    yield ErrorSample(lambda: TopK(k=3), ("f32[2]",), ShapeError, "C1", "f32[2]")
+    yield ErrorSample(lambda: TopK(k=0), ("f32[]",), ShapeError, "C1", "f32[]")
+    yield ErrorSample(lambda: TopK(k=1), ("c64[2]",), DTypeError, "C2", "c64[2]")
+
+
+def symbolic_samples() -> Iterator[SymbolicSample]:
+    yield SymbolicSample(Sort(axis=1), ("f32[b, s]", "i32[b, s]"), {"b": 2, "s": 3})
+    yield SymbolicSample(ArgSort(axis=1), ("f32[b, s]",), {"b": 2, "s": 3})
+    yield SymbolicSample(TopK(k=1), ("f32[b, s]",), {"b": 2, "s": 3})
