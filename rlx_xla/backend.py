@@ -102,7 +102,7 @@ class XlaExecutable(AbstractExecutable):
             return _key_caller(fast, signature)
         if signature.is_flat:
             if signature.single:
-                return _single_caller(fast, len(signature.inputs))
+                return self.loaded.fast_call_one
             rebuild = list if signature.out_tree is None else rebuild_from(signature.out_tree)
             return fast if rebuild is list else _rebuilding_caller(fast, rebuild)
         return _tree_caller(fast, signature)
@@ -118,20 +118,6 @@ class XlaExecutable(AbstractExecutable):
 
     def memory(self) -> dict[str, int]:
         return self.loaded.memory()
-
-
-def _single_caller(fast: Callable[..., list[Any]], count: int) -> Callable[..., Any]:
-    if count == 1:  # a fixed arity spares packing and unpacking the arguments
-
-        def call_one(x: Any) -> Any:
-            return fast(x)[0]
-
-        return call_one
-
-    def call(*args: Any) -> Any:
-        return fast(*args)[0]
-
-    return call
 
 
 def _rebuilding_caller(

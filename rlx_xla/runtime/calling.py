@@ -74,12 +74,13 @@ class BoundCall:
 
     Attributes:
         call: the function; takes unbound arguments, returns a list of ``jax.Array``.
+        call_one: the same for a program with one result: returns that.
         swap_bound: replaces all bound buffers at once; a running call keeps the old ones.
         swap_resident: replaces the resident buffers; raises RunError during a call.
         resident: returns the resident buffers.
     """
 
-    __slots__ = ("call", "resident", "swap_bound", "swap_resident")
+    __slots__ = ("call", "call_one", "resident", "swap_bound", "swap_resident")
 
     def __init__(
         self, shape: CallShape, parts: CallParts, avals: Sequence[Any], sharding: Any
@@ -97,7 +98,7 @@ class BoundCall:
             threading.Lock(),
             MISSING,
         )
-        self.call, self.swap_bound, self.swap_resident, self.resident = made
+        self.call, self.call_one, self.swap_bound, self.swap_resident, self.resident = made
 
 
 def segments(layout: str, buffers: Mapping[int, Any]) -> tuple[tuple[Any, ...], ...]:
@@ -183,15 +184,9 @@ def _maker(shape: CallShape) -> Callable[..., Any]:
 
 
 def _source(shape: CallShape) -> str:
-    unbound = [i for i, kind in enumerate(shape.layout) if kind == "a"]
-    count, resident = len(unbound), len(shape.fed_from)
-    names = [f"a{i}" for i in range(count)]
-    given = f"({', '.join(names)}{',' if count == 1 else ''})"
+    """Return the source of ``make``: the call, the same for one result, and doors to its state."""
+    count, resident = shape.layout.count("a"), len(shape.fed_from)
     kept = f"({''.join(f'r{i}, ' for i in range(resident))})"
-    state = [f"v{i}" for i in range(count)]
-    if not shape.one_device:
-        state += [f"s{i}" for i in range(count)]
-
     lines = [
         "def make(Array, Tracer, nans, infs, profile, parts, avals, sharding, lock, missing):",
         "    dispatch, handlers, admit = parts.dispatch, parts.handlers, parts.admit",
@@ -200,9 +195,35 @@ def _source(shape: CallShape) -> str:
         "    bound = ()",
         *(f"    v{i} = avals[{i}]; s{i} = sharding" for i in range(count)),
         *(f"    r{i} = None" for i in range(resident)),
-        f"    def call({''.join(f'{n}=missing, ' for n in names)}*extra):",
+        *_function(shape, "call", ""),
+        *_function(shape, "call_one", "[0]"),
+        "    def swap_bound(new):",
+        "        nonlocal bound",
+        "        bound = new",
+        "    def swap_resident(new):",
+        *([f"        nonlocal {', '.join(f'r{i}' for i in range(resident))}"] if resident else []),
+        "        if not acquire(False):",
+        "            raise parts.busy_error()",
+        f"        {kept + ' = new' if resident else 'pass'}",
+        "        release()",
+        "    def get_resident():",
+        f"        return {kept}",
+        "    return call, call_one, swap_bound, swap_resident, get_resident",
     ]
-    changed = state + [f"r{i}" for i in range(resident)]
+    return "\n".join(lines)
+
+
+def _function(shape: CallShape, name: str, pick: str) -> list[str]:
+    """Return the lines of one call function; ``pick`` is put behind the list of results."""
+    unbound = [i for i, kind in enumerate(shape.layout) if kind == "a"]
+    count, resident = len(unbound), len(shape.fed_from)
+    names = [f"a{i}" for i in range(count)]
+    given = f"({', '.join(names)}{',' if count == 1 else ''})"
+    kept = f"({''.join(f'r{i}, ' for i in range(resident))})"
+    changed = [f"v{i}" for i in range(count)] + [f"r{i}" for i in range(resident)]
+    if not shape.one_device:
+        changed += [f"s{i}" for i in range(count)]
+    lines = [f"    def {name}({''.join(f'{n}=missing, ' for n in names)}*extra):"]
     if changed:
         lines.append(f"        nonlocal {', '.join(changed)}")
     lines += [
@@ -219,7 +240,7 @@ def _source(shape: CallShape) -> str:
             f"            if {a} is missing:",
             f"                raise parts.count_error({position})",
             f"            if isinstance({a}, Tracer):",
-            f"                return traced({given}, bound, {kept})",
+            f"                return traced({given}, bound, {kept}){pick}",
             f"            {a} = admit({index}, {a}); {v} = {a}.aval{remember}",
         ]
     indent = "        "
@@ -230,47 +251,33 @@ def _source(shape: CallShape) -> str:
             "        try:",
         ]
         indent += "    "
-    run = "dispatch({0}, handlers)" if shape.effects else (
-        "dispatch({0}).consume_with_handlers(handlers)"
-    )  # fmt: skip
     buffers = _buffers(shape)
+    run = f"dispatch({buffers}).consume_with_handlers(handlers)"
+    if shape.effects:
+        run = f"dispatch({buffers}, handlers)"
+    result, chosen = ("outs = ", "") if resident else ("return ", pick)
     watched = {"never": "", "always": "True"}.get(shape.watch, _watched())
-    body = [f"b = bound; {'outs =' if resident else 'return'} {run.format(buffers)}"]
+    body = [f"b = bound; {result}{run}{chosen}"]
     if watched:
-        result = "outs =" if resident else "return"
         body = [
             "b = bound",
             f"if {watched}:",
-            f"    {result} composed({buffers})",
-            *([f"else:\n{indent}        {result} {run.format(buffers)}"] if resident else []),
-            *([f"{result} {run.format(buffers)}"] if not resident else []),
+            f"    {result}composed({buffers}){chosen}",
+            "else:",
+            f"    {result}{run}{chosen}",
         ]
     lines.append(f"{indent}try:")
     lines += [f"{indent}    {line}" for line in body]
     if resident:
         lines += [f"{indent}    r{i} = outs[{out}]" for i, out in enumerate(shape.fed_from)]
-        lines.append(f"{indent}    return outs")
+        lines.append(f"{indent}    return outs{pick}")
     lines += [
         f"{indent}except (RuntimeError, ValueError, TypeError) as error:",
         f"{indent}    raise explain(error, {given}, b)",
     ]
     if resident:
         lines += ["        finally:", "            release()"]
-    lines += [
-        "    def swap_bound(new):",
-        "        nonlocal bound",
-        "        bound = new",
-        "    def swap_resident(new):",
-        *([f"        nonlocal {', '.join(f'r{i}' for i in range(resident))}"] if resident else []),
-        "        if not acquire(False):",
-        "            raise parts.busy_error()",
-        f"        {kept + ' = new' if resident else 'pass'}",
-        "        release()",
-        "    def get_resident():",
-        f"        return {kept}",
-        "    return call, swap_bound, swap_resident, get_resident",
-    ]
-    return "\n".join(lines)
+    return lines
 
 
 def _watched() -> str:

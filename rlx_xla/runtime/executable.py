@@ -42,6 +42,7 @@ class LoadedExecutable:
     Attributes:
         fast_call: plain function; takes the unbound arguments in order, returns the results as a
             list of ``jax.Array``. Holds no reference to this object's attributes.
+        fast_call_one: the same for a program with one result: returns that.
         name: the program's name in logs and profiles.
         device: where it runs.
         argument_names: names of all arguments.
@@ -71,6 +72,7 @@ class LoadedExecutable:
         "compile_seconds",
         "device",
         "fast_call",
+        "fast_call_one",
         "name",
         "resident",
         "result_handlers",
@@ -79,6 +81,7 @@ class LoadedExecutable:
     )
 
     fast_call: Callable[..., list[jax.Array]]
+    fast_call_one: Callable[..., jax.Array]
 
     def __init__(
         self,
@@ -174,6 +177,7 @@ class LoadedExecutable:
         )
         self._call.swap_bound(segments(self._layout(), {}))
         self.fast_call = self._call.call
+        self.fast_call_one = self._call.call_one
 
     def call(self, *arguments: Any) -> list[jax.Array]:
         """Run with the unbound arguments, in order; ``fast_call`` is the same without a method.
