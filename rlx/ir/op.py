@@ -54,6 +54,7 @@ class Op:
     Class attributes:
         op_name: the name in text, unique.
         level: the highest stage at which the op may stand.
+        version: grows when attributes or meaning change; printed as ``name.v2`` unless it is 1.
         operands: the inputs, read from ``infer``.
         primitive: whether the meaning is ``evaluate`` alone (no decomposition).
         composite: whether the op decomposes into others.
@@ -62,6 +63,7 @@ class Op:
 
     op_name: ClassVar[str]
     level: ClassVar[Level]
+    version: ClassVar[int] = 1
     operands: ClassVar[tuple[Operand, ...]]
     attribute_names: ClassVar[tuple[str, ...]]
     has_evaluate: ClassVar[bool]
@@ -211,12 +213,15 @@ OpClass = TypeVar("OpClass", bound=type[Op])
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def define_op(name: str, *, level: Level = Level.MIR) -> Callable[[OpClass], OpClass]:
+def define_op(
+    name: str, *, level: Level = Level.MIR, version: int = 1
+) -> Callable[[OpClass], OpClass]:
     """Register an op class under a name, after checking its declaration.
 
     Args:
         name: the name in text, unique among all ops.
         level: the highest stage at which the op may stand.
+        version: number of the declaration; text of another version is refused when it is read.
 
     Raises:
         RegistryError: the name is taken (both modules are named), an attribute's type is outside
@@ -237,6 +242,7 @@ def define_op(name: str, *, level: Level = Level.MIR) -> Callable[[OpClass], OpC
         made = dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         made.op_name = name
         made.level = level
+        made.version = version
         made.attribute_names = tuple(f.name for f in dataclasses.fields(made))  # type: ignore[arg-type]
         for field in dataclasses.fields(made):  # type: ignore[arg-type]
             _check_annotation(made, field.name, str(field.type))
