@@ -53,9 +53,10 @@ def _annotations(op: type[Op]) -> dict[str, ast.expr]:
 
 
 def _enum(op: type[Op], name: str) -> type[enum.Enum] | None:
-    target = getattr(sys.modules[op.__module__], name, None)
-    is_enum = isinstance(target, type) and issubclass(target, enum.Enum) and target is not DType
-    return target if is_enum else None
+    target: Any = getattr(sys.modules[op.__module__], name, None)
+    if isinstance(target, type) and issubclass(target, enum.Enum) and target is not DType:
+        return target
+    return None
 
 
 def _allows(op: type[Op], tree: ast.expr, value: Any) -> bool:

@@ -85,6 +85,10 @@ class Scanner:
         """Whether the current token is a sign."""
         return self.token == sign and self.kind == "sign"
 
+    def word(self, name: str) -> bool:
+        """Whether the current token is a name."""
+        return self.token == name and self.kind == "name"
+
     def string(self, required: str) -> str:
         """Return a string without quotes and escapes, and go on."""
         start = self.start

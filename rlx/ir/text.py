@@ -67,11 +67,16 @@ def print_graph(graph: Graph, *, locations: bool = False) -> str:
     return "\n\n".join("\n".join(_lines(g, names, locations)) for g in graphs)
 
 
-def symbols_of(graph: Graph) -> tuple[dict[str, Symbol], list[str]]:
-    """Return the declared symbols of a graph's types and attributes, and those declared twice."""
+def clashing_symbols(nodes: Iterable[Node]) -> list[str]:
+    """Return the names of symbols that nodes use with two declarations."""
+    return _symbols(nodes)[1]
+
+
+def _symbols(nodes: Iterable[Node]) -> tuple[dict[str, Symbol], list[str]]:
+    """The declared symbols of types and attributes, and the names of those declared twice."""
     found: dict[str, Symbol] = {}
     clashes: list[str] = []
-    for dim in _dims(graph):
+    for dim in _dims(nodes):
         for name, symbol in dim.polynomial.symbols.items():
             if found.setdefault(name, symbol) != symbol and name not in clashes:
                 clashes.append(name)
@@ -103,7 +108,9 @@ def _stem(name: str) -> str:
 def _lines(graph: Graph, names: dict[int, str], locations: bool) -> Iterator[str]:
     own = names.get(id(graph))
     yield f"graph {f'@{own} ' if own else ''}{quoted(graph.name)} {{"
-    where = [part for s in sorted(symbols_of(graph)[0].items()) for part in _declaration(s[1])]
+    where = [
+        part for s in sorted(_symbols(graph.nodes())[0].items()) for part in _declaration(s[1])
+    ]
     if where:
         yield f"  where {', '.join(where)}"
     values: dict[int, str] = {}
@@ -215,20 +222,20 @@ def _attribute(value: Any, names: dict[int, str]) -> str:
             return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def _dims(graph: Graph) -> Iterator[DimExpr]:
-    """Every distinct symbolic dim in the types and attributes of a graph."""
+def _dims(nodes: Iterable[Node]) -> Iterator[DimExpr]:
+    """Every distinct symbolic dim in types and attributes."""
     seen: set[DimExpr] = set()
     types: set[TensorType] = set()
     ops: set[int] = set()
     stack: list[Any] = []
-    for node in graph.nodes():
+    for node in nodes:
         for kind in node.types:
             if kind not in types:
                 types.add(kind)
                 stack.extend(kind.shape)
         if id(node.op) not in ops and node.op.attribute_names:
             ops.add(id(node.op))
-            stack.extend(node.op.attributes().values())
+            stack.extend(getattr(node.op, name, None) for name in node.op.attribute_names)
         while stack:
             item = stack.pop()
             if isinstance(item, tuple):

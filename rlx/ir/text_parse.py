@@ -63,7 +63,7 @@ class _Parser:
 
     def whole(self) -> Graph:
         scan = self.scan
-        if scan.token == "format" and scan.kind == "name":
+        if scan.word("format"):
             scan.advance()
             at = scan.start
             version = scan.integer("a version of the text", 2**31)
@@ -74,7 +74,7 @@ class _Parser:
                     at,
                 )
         while True:
-            if scan.token != "graph":
+            if not scan.word("graph"):
                 scan.expected("'graph'")
             scan.advance()
             start, name = scan.start, ""
@@ -95,9 +95,9 @@ class _Parser:
         scan = self.scan
         self.start_graph()
         scan.sign("{")
-        if scan.token == "where":
+        if scan.word("where"):
             self.where()
-        while scan.token != "return":
+        while not scan.word("return"):
             if scan.kind == "value":
                 self.node()
             elif scan.token in ("input", "param"):
@@ -107,7 +107,7 @@ class _Parser:
         scan.advance()
         outputs = self.operands()
         effects: list[Value] = []
-        if scan.token == "effects":
+        if scan.word("effects"):
             scan.advance()
             effects = self.operands()
         scan.sign("}")
@@ -192,7 +192,7 @@ class _Parser:
     def node(self) -> None:
         scan, reader = self.scan, self.reader
         target = self.target()
-        count = None
+        count, counted = 1, scan.start
         if scan.at(":"):
             scan.advance()
             counted = scan.start
@@ -217,11 +217,11 @@ class _Parser:
         if data is not None:
             values["value"] = reader.make_literal(types[0], *data)
         node = self.make(self.op(cls, values, start), tuple(inputs), types, start, at)
-        if len(types) != (1 if count is None else count):
+        if len(types) != count:
             scan.fail(
-                f"{len(types)} results are required, as there are types; write "
-                f"'{shown(target)[1:-1]}:{len(types)} ='.",
-                start if count is None else counted,  # pyright: ignore[reportPossiblyUnbound]
+                f"{len(types)} results are required, as there are types; got {count}. "
+                f"Write {target[:80]}:{len(types)} =.",
+                counted,
             )
         self.values[target] = node.results
 
@@ -351,7 +351,7 @@ class _Parser:
     def location(self) -> Location:
         """Read ``loc("label" "file":line)`` if it is there."""
         scan = self.scan
-        if scan.token != "loc" or scan.kind != "name":
+        if not scan.word("loc"):
             return loc.UNKNOWN
         scan.advance()
         scan.sign("(")
