@@ -81,14 +81,21 @@ class Opaque:
     Attributes:
         value: the object, for instance a jaxpr.
         evaluate: NumPy meaning supplied by the backend that made the node, or None.
+        portable: gives StableHLO text by platform, for saving; empty where there is none.
     """
 
-    __slots__ = ("evaluate", "value")
+    __slots__ = ("evaluate", "portable", "value")
 
-    def __init__(self, value: object, evaluate: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        value: object,
+        evaluate: Callable[..., Any] | None = None,
+        portable: Callable[[], tuple[tuple[str, str], ...]] | None = None,
+    ) -> None:
         """Wrap an object."""
         self.value = value
         self.evaluate = evaluate
+        self.portable = portable
 
     def __repr__(self) -> str:
         return f"Opaque({type(self.value).__name__})"

@@ -79,3 +79,19 @@ def lower_function(
     arguments = lowered._lowering.compile_args
     text = mlir.module_text(lowered.compiler_ir("stablehlo"))
     return text, list(arguments.get("host_callbacks") or ()), arguments.get("keepalive")
+
+
+def try_lower(
+    function: Callable[..., Any], avals: Sequence[Any], platform: str
+) -> tuple[str, bool]:
+    """Lower for a platform that may lack the primitive.
+
+    Returns:
+        The text, or an empty string where JAX has no rule for the platform; and whether the
+        module calls back into Python.
+    """
+    try:
+        text, callbacks, _ = lower_function(function, avals, platform)
+    except (NotImplementedError, ValueError):
+        return "", False
+    return text, bool(callbacks) or "python" in text and "callback" in text

@@ -14,6 +14,8 @@ from rlx.ops.external import External
 from rlx.types import TOKEN, TensorType
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import equations, keys
+from rlx_xla._jax_compat.jaxpr import abstract
+from rlx_xla.lowering.registry import PLATFORMS
 
 if TYPE_CHECKING:
     from rlx_xla.tracing.walk import JaxprWalker
@@ -58,6 +60,26 @@ class LiveEquation:
             return (*(np.asarray(r) for r in results), *token)
 
 
+    def portable(self) -> tuple[tuple[str, str], ...]:
+        """StableHLO text for every platform that has the primitive, host callbacks excepted."""
+        if any(jx.is_symbolic(n) for a in self.in_avals for n in a.shape):
+            return ()
+        avals = [
+            abstract((*a.shape, *keys.key_shape(a.dtype)), np.uint32)
+            if keys.is_key(a)
+            else abstract(a.shape, a.dtype)
+            for a in self.in_avals
+        ]
+        found: list[tuple[str, str]] = []
+        for platform in PLATFORMS:
+            text, callbacks = equations.try_lower(self.function, avals, platform)
+            if callbacks:
+                return ()
+            if text:
+                found.append((platform, text))
+        return tuple(found)
+
+
 def node(
     walker: JaxprWalker, equation: Any, operands: Sequence[Value], types: Sequence[TensorType]
 ) -> tuple[Value, ...]:
@@ -77,7 +99,7 @@ def node(
         dtypes=tuple(t.dtype for t in made_types),
         shapes=tuple(t.shape for t in made_types),
         effect=kind,
-        live=Opaque(live, live.evaluate),
+        live=Opaque(live, live.evaluate, live.portable),
     )
     if not kind:
         return make_node(op, operands).results

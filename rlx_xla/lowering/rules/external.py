@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 from rlx.dtypes import DType
+from rlx.ir.attributes import Opaque
 from rlx.ops.external import External
 from rlx_xla._jax_compat import equations, mlir
 from rlx_xla._jax_compat.jaxpr import abstract
 from rlx_xla._jax_compat.mlir import func, ir
+from rlx_xla.lowering import foreign
 from rlx_xla.lowering.context import LoweringContext
 from rlx_xla.lowering.registry import lowers
 from rlx_xla.tracing.external import LiveEquation
@@ -17,10 +19,11 @@ from rlx_xla.tracing.external import LiveEquation
 @lowers(External)
 def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir.Value]:
     """Call the foreign module's main; a token passes through unless main takes it."""
-    text = dict(op.stablehlo).get(ctx.platform)
-    if text is None:
-        text = _lower_live(ctx, op)
-    source = mlir.parse_module(text, ctx.module.context)
+    if op.live is not None:
+        source = mlir.parse_module(_lower_live(ctx, op), ctx.module.context)
+    else:
+        source = foreign.parse(_saved_text(ctx, op), f"opaque node {op.name!r}", ctx.module.context)
+        _check_types(ctx, op, source)
     shift_callbacks(source, ctx.module.callback_base)
     ctx.module.callback_base = len(ctx.module.host_callbacks)
     name = mlir.merge_module(source, ctx.module.module, f"external_{op.name}", ctx.module.symbols)
@@ -39,13 +42,33 @@ def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir
     return [*results, token]
 
 
-def _lower_live(ctx: LoweringContext, op: External) -> str:
-    if op.live is None:
+def _saved_text(ctx: LoweringContext, op: External) -> str:
+    text = dict(op.stablehlo).get(ctx.platform)
+    if text is None:
         raise ctx.refuse(
             f"the opaque node {op.name!r} is required to hold StableHLO for {ctx.platform!r}; it "
             f"holds {[p for p, _ in op.stablehlo] or 'none'}. Trace the function again."
         )
-    live = cast("LiveEquation", op.live.value)
+    return text
+
+
+def _check_types(ctx: LoweringContext, op: External, source: ir.Module) -> None:
+    """Hold a foreign main to the types that the node declares."""
+    found = [[(str(d), s) for d, s in side] for side in mlir.main_types(source)]
+    sides = (ctx.input_types, ctx.output_types)
+    wanted = [
+        [(str(t.dtype.numpy), tuple(t.shape)) for t in side if t.dtype is not DType.TOKEN]
+        for side in sides
+    ]
+    if found != wanted:
+        raise ctx.refuse(
+            f"the StableHLO of opaque node {op.name!r} is required to take and give {wanted}; "
+            f"its main has {found}. The file is damaged: trace the function again."
+        )
+
+
+def _lower_live(ctx: LoweringContext, op: External) -> str:
+    live = cast("LiveEquation", cast("Opaque", op.live).value)
     types = [t for t in ctx.input_types if t.dtype is not DType.TOKEN]
     avals = [abstract(t.shape, t.dtype.numpy) for t in types]
     text, callbacks, keepalive = equations.lower_function(live.function, avals, ctx.platform)

@@ -1,0 +1,70 @@
+"""StableHLO text from a file: checked before MLIR and XLA see it.
+
+Sizes that overflow abort the process inside XLA, and custom calls with lying types crash it
+(both measured), so the text may hold neither.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from rlx.errors import FormatError
+from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat.mlir import ir
+
+MAX_TEXT = 64 * 2**20
+"""Characters; a longer text is refused unread."""
+
+MAX_TENSOR_BYTES = 2**40
+"""A tensor that claims more than this is refused; elements count as 16 bytes."""
+
+_TENSOR = re.compile(r"(?:tensor|memref|vector)<([0-9x?* ]*)")
+_DANGEROUS = frozenset({"stablehlo.custom_call", "stablehlo.infeed", "stablehlo.outfeed",
+                        "stablehlo.send", "stablehlo.recv"})  # fmt: skip
+
+
+def parse(text: str, where: str, context: ir.Context) -> ir.Module:
+    """Parse foreign StableHLO text.
+
+    Args:
+        text: the module.
+        where: named in errors.
+        context: where the module lives.
+
+    Raises:
+        FormatError: bytecode instead of text, a tensor that claims an absurd size, or an op that
+            reaches outside the program (custom calls, infeed, send and the like).
+        CompileError: MLIR refuses the text.
+    """
+    if len(text) > MAX_TEXT:
+        raise FormatError(
+            f"{where}: at most {MAX_TEXT:,} characters of StableHLO are read; got {len(text):,}."
+        )
+    if text.startswith(mlir.BYTECODE_MAGIC.decode("latin-1")) or "\0" in text:
+        raise FormatError(f"{where}: StableHLO text is required; found bytecode.")
+    for match in _TENSOR.finditer(text):
+        sizes = [int(n) for n in re.findall(r"\d{1,40}", match.group(1))]
+        if math.prod(sizes) * 16 > MAX_TENSOR_BYTES:
+            raise FormatError(
+                f"{where}: a tensor may hold at most {MAX_TENSOR_BYTES:,} bytes; found "
+                f"{match.group(0)[:80]}…>."
+            )
+    module = mlir.parse_module(text, context)
+    found: list[str] = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name in _DANGEROUS:
+            target = ""
+            if "call_target_name" in operation.attributes:
+                target = f" {operation.attributes['call_target_name']}"
+            found.append(operation.name + target)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if found:
+        raise FormatError(
+            f"{where}: only pure StableHLO is accepted from a file; found "
+            f"{', '.join(sorted(set(found))[:5])}. Trace the function again in this process."
+        )
+    return module

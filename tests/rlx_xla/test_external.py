@@ -1,0 +1,99 @@
+"""Opaque nodes: saved text is checked before it reaches XLA."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx.errors import FormatError, LoweringError, RlxError, TraceError
+from rlx.ir.graph import make_node
+from rlx.ops.external import External
+
+PURE = """
+module {
+  func.func public @main(%a: tensor<3xf32>) -> tensor<3xf32> {
+    %0 = stablehlo.add %a, %a : tensor<3xf32>
+    return %0 : tensor<3xf32>
+  }
+}
+"""
+CALL = PURE.replace(
+    "stablehlo.add %a, %a :", 'stablehlo.custom_call @x(%a) {api_version = 4 : i32} : (tensor<3xf32>) ->'
+)
+
+
+def _graph(text: str, platform: str = "cpu") -> rlx.Graph:
+    b = rlx.GraphBuilder("foreign")
+    x = b.input("x", "f32[3]")
+    op = External(
+        name="double", dtypes=(rlx.DType.F32,), shapes=((3,),), stablehlo=((platform, text),)
+    )
+    return b.build(*make_node(op, (x,)).results)
+
+
+def test_pure_text_runs() -> None:
+    compiled = rlx.Session("cpu").compile(_graph(PURE))
+    assert compiled.run({"x": [1, 2, 3]})[0].tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL,
+        PURE.replace("tensor<3xf32>", "tensor<4611686018427387904xf32>"),
+        PURE.replace("tensor<3xf32>", "tensor<99999999x99999999x99999999xf32>"),
+        "ML\xefR" + PURE,
+        PURE + "\0",
+        PURE.replace("stablehlo.add", "stablehlo.ad"),
+        PURE[: len(PURE) // 2],
+        PURE.replace("3xf32", "4xf32"),
+        PURE.replace("@main", "@other"),
+        "",
+    ],
+)
+def test_dangerous_text_is_refused(text: str) -> None:
+    with pytest.raises(RlxError):
+        rlx.Session("cpu").compile(_graph(text))
+
+
+def test_text_is_needed_for_the_platform() -> None:
+    with pytest.raises(LoweringError, match=r"StableHLO for 'cpu'; it holds \['tpu'\]"):
+        rlx.Session("cpu").compile(_graph(PURE, "tpu"))
+
+
+def test_without_a_live_jaxpr_there_is_no_numpy_meaning() -> None:
+    with pytest.raises(TraceError, match="no NumPy meaning"):
+        rlx.interpret(_graph(PURE), {"x": np.ones(3, np.float32)})
+
+
+def test_live_nodes_have_portable_text_unless_they_call_back() -> None:
+    x = jnp.ones((3, 3))
+    traced = rlx_xla.trace(lambda x: jax.lax.linalg.eigh(x)[1], x)
+    node = next(n for n in traced.graph.nodes() if n.op.op_name == "external")
+    assert isinstance(node.op, External)
+    assert node.op.live is not None
+    assert node.op.live.portable is not None
+    assert "cpu" in dict(node.op.live.portable())
+
+    def back(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((3, 3), jnp.float32), x)
+
+    calling = next(
+        n for n in rlx_xla.trace(back, x).graph.nodes() if n.op.op_name == "external"
+    )
+    assert isinstance(calling.op, External)
+    assert calling.op.live is not None
+    assert calling.op.live.portable is not None
+    assert calling.op.live.portable() == ()
+
+
+def test_a_huge_text_is_not_read() -> None:
+    from rlx_xla._jax_compat import mlir
+    from rlx_xla.lowering import foreign
+
+    with pytest.raises(FormatError, match="at most"):
+        foreign.parse(" " * (foreign.MAX_TEXT + 1), "test", mlir.new_context())
