@@ -53,12 +53,13 @@ def elementwise(
     complex_special: bool = False,
     low: float = -3.0,
     high: float = 3.0,
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
     max_ulp: dict[DType, float] | float | None = None,
     **more: Any,
 ) -> Iterator[Sample]:
     """Every shape in the first dtype, and 65 elements in each of the others."""
     for position, dtype in enumerate(dtypes):
-        for shape in SHAPES if position == 0 else ((65,),):
+        for shape in shapes if position == 0 else ((65,),):
             extreme = complex_special if dtype.is_complex else special
             inputs = [
                 draw(rng, dtype, shape, low=low, high=high, special=extreme) for _ in range(arity)
