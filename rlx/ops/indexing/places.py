@@ -106,7 +106,7 @@ def window_starts(
     for axis, batch_axis in batching:
         column = [1] * len(batch)
         column[batch_axis] = -1
-        starts[axis] = np.arange(batch[batch_axis]).reshape(column)
+        starts[axis] = np.arange(int(batch[batch_axis])).reshape(column)
     return starts, inside
 
 
