@@ -15,6 +15,7 @@ from jax.extend.mlir.dialects import chlo as chlo
 from jax.extend.mlir.dialects import func as func
 from jax.extend.mlir.dialects import sdy as sdy
 from jax.extend.mlir.dialects import stablehlo as stablehlo
+from jaxlib.mlir import passmanager as _passmanager
 
 from rlx.errors import CompileError, DTypeError
 
@@ -273,3 +274,25 @@ def merge_module(
         The name that ``main`` got.
     """
     return _mlir.merge_mlir_modules(target, name, source, symbols)
+
+
+def legalize_chlo(module: ir.Module) -> None:
+    """Replace every CHLO op of a module by StableHLO ops, in place.
+
+    Raises:
+        CompileError: MLIR cannot.
+    """
+    if not _passes_registered:
+        stablehlo.register_stablehlo_passes()
+        _passes_registered.append(True)
+    pipeline = "builtin.module(func.func(chlo-legalize-to-stablehlo),canonicalize)"
+    try:
+        with module.context:
+            _passmanager.PassManager.parse(pipeline).run(module.operation)
+    except (ir.MLIRError, ValueError, RuntimeError) as error:
+        raise CompileError(
+            f"stablehlo: every CHLO op must have a form in StableHLO; MLIR says: {error}."
+        ) from error
+
+
+_passes_registered: list[bool] = []
