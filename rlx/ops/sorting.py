@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
@@ -229,5 +229,5 @@ def _total_order(x: Array) -> Array:
     wide: Any = numbers.widen(x)
     if wide.dtype.kind != "f":
         return np.asarray(wide)
-    bits = wide.view(np.int64 if wide.itemsize == 8 else np.int32)
+    bits = cast("Any", wide.view(np.int64 if wide.itemsize == 8 else np.int32))
     return np.asarray(np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits))

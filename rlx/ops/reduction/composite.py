@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -106,7 +106,7 @@ class LogSumExp(Op):
 
     def evaluate(self, x: Array) -> Array:
         wide = numbers.widen(x)
-        info = np.finfo(wide.dtype)
+        info = cast("Any", np.finfo(wide.dtype))
         with np.errstate(all="ignore"):
             top = np.max(wide, self.axis, keepdims=True, initial=info.min)
             top = np.minimum(top, info.max)

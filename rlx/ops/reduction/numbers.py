@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -28,7 +28,8 @@ def lowest(dtype: DType) -> Any:
     if dtype.kind is Kind.BOOL:
         return np.False_
     if dtype.is_integer:
-        return dtype.numpy.type(ml_dtypes.iinfo(dtype.numpy).min)
+        info = cast("Any", ml_dtypes.iinfo(dtype.numpy))
+        return dtype.numpy.type(info.min)
     if dtype in _NO_INFINITY:
         return dtype.numpy.type(ml_dtypes.finfo(dtype.numpy).min)
     return dtype.numpy.type(-np.inf)
@@ -39,7 +40,8 @@ def highest(dtype: DType) -> Any:
     if dtype.kind is Kind.BOOL:
         return np.True_
     if dtype.is_integer:
-        return dtype.numpy.type(ml_dtypes.iinfo(dtype.numpy).max)
+        info = cast("Any", ml_dtypes.iinfo(dtype.numpy))
+        return dtype.numpy.type(info.max)
     if dtype in _NO_INFINITY:
         return dtype.numpy.type(ml_dtypes.finfo(dtype.numpy).max)
     return dtype.numpy.type(np.inf)
