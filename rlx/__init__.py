@@ -26,11 +26,14 @@ from rlx.ir.location import scope as scope
 from rlx.ir.module import Module as Module
 from rlx.ir.operators import constant as constant
 from rlx.ir.rewrite import rewrite as rewrite
+from rlx.ir.text_parse import parse as parse
+from rlx.ir.verify import verify as verify
 from rlx.options.compile import CompileOptions as CompileOptions
 from rlx.options.dispatch import KernelDispatch as KernelDispatch
 from rlx.options.dispatch import KernelPolicy as KernelPolicy
 from rlx.options.precision import Precision as Precision
 from rlx.passes.bind_dims import bind as bind
+from rlx.passes.bind_dims import infer_bindings as infer_bindings
 from rlx.report import CompileReport as CompileReport
 from rlx.session import Session as Session
 from rlx.types import TensorType as TensorType

@@ -38,10 +38,10 @@ def interpret(
     feeds = {**_checked(graph, "input", inputs or {}), **_checked(graph, "param", params or {})}
     bound = graph
     if graph.symbols:
-        from rlx.passes.bind_dims import bind, binding_from_shapes
+        from rlx.passes.bind_dims import bind, infer_bindings
 
         shapes = {name: tuple(array.shape) for name, array in feeds.items()}
-        bound = bind(graph, binding_from_shapes(graph, shapes))
+        bound = bind(graph, infer_bindings(graph, shapes))
     for leaf in (*bound.inputs, *bound.params):
         found = feeds[leaf.name]
         if tuple(found.shape) != leaf.type.shape or found.dtype != leaf.type.dtype.numpy:

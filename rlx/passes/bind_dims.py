@@ -42,8 +42,12 @@ def bind(graph: Graph, binding: DimBinding | Mapping[str, Dim]) -> Graph:
     return done[id(graph)]
 
 
-def binding_from_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def infer_bindings(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> DimBinding:
     """Sizes of the graph's symbols from actual shapes of its inputs and params, by name.
+
+    Args:
+        graph: a graph with symbolic dims.
+        shapes: one shape per input (params may be left out).
 
     Raises:
         DimError: two inputs disagree (both are named), or a size fits no binding.
@@ -51,7 +55,7 @@ def binding_from_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> di
     declared: list[tuple[str, Shape]] = [
         (v.name, v.type.shape) for v in (*graph.inputs, *graph.params) if v.name in shapes
     ]
-    return dict(dims.infer_bindings(declared, shapes).items())
+    return dims.infer_bindings(declared, shapes)
 
 
 def _all_symbols(graph: Graph) -> tuple[str, ...]:
