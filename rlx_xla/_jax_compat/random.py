@@ -52,7 +52,8 @@ def _data(impl: Any, keys: Sequence[Any]) -> tuple[tuple[Any, ...], np.dtype]:
 
 def _state() -> tuple[bool, bool]:
     """What the implementations read from JAX's settings."""
-    return bool(jax.config.jax_threefry_partitionable), bool(jax.config.jax_enable_x64)
+    config: Any = jax.config
+    return bool(config.jax_threefry_partitionable), bool(config.jax_enable_x64)
 
 
 @functools.lru_cache(maxsize=1024)

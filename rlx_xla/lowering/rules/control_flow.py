@@ -91,7 +91,7 @@ class _ScanLowering:
 
     def lower(self) -> list[ir.Value]:
         ys = [self.ctx.full(_zero(t), t) for t in self.y_types]
-        state = [*self.carry, *ys]
+        state: Sequence[ir.Value] = [*self.carry, *ys]
         unroll = max(1, min(self.op.unroll, self.length))
         turns = self.length // unroll
         if turns > 1:
@@ -103,7 +103,7 @@ class _ScanLowering:
         values, ys = state[: self.op.num_carry], state[len(self.carry) :]
         return [*values, *ys, *state[len(self.carry) - tokens : len(self.carry)]]
 
-    def _loop(self, turns: int, unroll: int, state: Sequence[ir.Value]) -> list[ir.Value]:
+    def _loop(self, turns: int, unroll: int, state: Sequence[ir.Value]) -> Sequence[ir.Value]:
         types = [self.ctx.mlir_type(self.counter), *(v.type for v in state)]
         made = stablehlo.WhileOp(types, [self._number(0), *state])
 

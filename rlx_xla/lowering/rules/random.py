@@ -53,9 +53,9 @@ def rng_bit_generator(
     ctx: LoweringContext, op: RngBitGenerator, state: ir.Value
 ) -> Sequence[ir.Value]:
     wide = TensorType(DType.U64, (2,))
+    pairs = TensorType(DType.U32, (2, 2))
     narrow = ctx.input_types[0].dtype is DType.U32
     if narrow:
-        pairs = TensorType(DType.U32, (2, 2))
         state = stablehlo.reshape(ctx.mlir_type(pairs), state)
         state = stablehlo.bitcast_convert(ctx.mlir_type(wide), state)
     attribute = stablehlo.RngAlgorithmAttr.get(ALGORITHMS[op.algorithm])
