@@ -210,8 +210,8 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
     bind = {"b": 3}
     for op, *types in (
         (BroadcastInDim(shape=(2, B, 4), broadcast_dimensions=(1,)), "f32[b]"),
-        (BroadcastInDim(shape=(B, 4), broadcast_dimensions=(0, 1)), "f32[1, 4]"),
-        (Expand(shape=(B, 4)), "f32[4]"),
+        (BroadcastInDim(shape=(B, B), broadcast_dimensions=(0, 1)), "f32[1, b]"),
+        (Expand(shape=(B, 4, B)), "f32[1, b]"),
         (Reshape(shape=(4 * B,)), "f32[b, 4]"),
         (Reshape(shape=(2, 2 * B)), "f32[b, 4]"),
         (Transpose(permutation=(1, 0)), "f32[b, 4]"),
@@ -225,7 +225,6 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
         (Pad(low=(1,), high=(B,), interior=(2,)), "f32[b]", "f32[]"),
         (Pad(low=(-1,), high=(0,), interior=(0,)), "f32[b]", "f32[]"),
         (Tile(reps=(2, B)), "f32[b, 4]"),
-        (Iota(dtype=DType.I32, shape=(B, 2)),),
         (DimValue(dim=B * 2),),
     ):
         yield SymbolicSample(op, tuple(types), bind)
