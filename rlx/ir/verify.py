@@ -245,10 +245,8 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 def _is_token(value: object) -> bool:
     node: Any = getattr(value, "node", None)
     index: Any = getattr(value, "index", None)
-    types: Any = getattr(node, "types", None)
-    if type(types) is not tuple or type(index) is not int:
-        return False
-    return 0 <= index < len(cast("tuple[Any, ...]", types)) and types[index] == TOKEN
+    types = _tuple(getattr(node, "types", None))
+    return type(index) is int and 0 <= index < len(types) and types[index] == TOKEN
 
 
 def _value_fault(value: Any) -> str:

@@ -1,0 +1,1 @@
+"""Graphs and results for people to read."""
