@@ -18,7 +18,7 @@ _UNARY: dict[type[Op], tuple[float | None, float, float]] = {
     ops.Erf: (6, -3, 3),
     ops.Erfc: (16, -3, 3),
     ops.ErfInv: (30, -0.99, 0.99),
-    ops.Lgamma: (None, -3, 20),
+    ops.Lgamma: (None, 3, 20),
     ops.Digamma: (None, 0.1, 20),
     ops.BesselI0e: (12, -20, 20),
     ops.BesselI1e: (12, -20, 20),
