@@ -8,6 +8,7 @@ from rlx import dims
 from rlx.dtypes import DType
 from rlx.ir.graph import Value
 from rlx.ir.operators import broadcast_to, constant
+from rlx.ops.bitwise import ShiftRightLogical
 from rlx.ops.random import RngAlgorithm, RngBitGenerator, Threefry2x32
 from rlx.ops.shape import Iota
 from rlx_xla._jax_compat import random as implementations
@@ -51,8 +52,6 @@ def iota_2x32_shape(ctx: TraceContext, params: dict[str, Any]) -> tuple[Value, V
     if isinstance(size, int) and size <= 2**32:
         low = Iota(dtype=DType.U32, shape=(size,), axis=0)().reshape(type_.shape)
         return broadcast_to(constant(0, DType.U32), type_.shape), low
-    from rlx.ops.bitwise import ShiftRightLogical
-
     number = Iota(dtype=DType.U64, shape=(size,), axis=0)()
     half = broadcast_to(constant(32, DType.U64), number.shape)
     high = ShiftRightLogical()(number, half).convert(DType.U32)
