@@ -1,15 +1,17 @@
 """Rewriting: rules on nodes, applied from inputs to outputs, with types checked.
 
 A rule is ``(Node) -> Value | tuple[Value, ...] | None``; None means no match. The same Graph
-object comes back when nothing matched.
+object comes back when nothing matched. One sweep suffices: whatever a rule makes is offered to
+the rules before its users are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar, cast, final
 
-from rlx.errors import PassError
+from rlx.errors import PassError, RlxError
 from rlx.ir import location as loc
 from rlx.ir.graph import Graph, Node, Value, inner_graphs
 from rlx.ir.op import Op
@@ -17,8 +19,11 @@ from rlx.ir.op import Op
 Rewritten: TypeAlias = "Value | tuple[Value, ...] | None"
 Rule: TypeAlias = Callable[[Node], Rewritten]
 
-_ROUNDS = 64
-"""How often one place may be rewritten in a row; more means that rules undo each other."""
+_DEPTH = 64
+"""How often what a rule made may be rewritten in turn; more means that rules undo each other."""
+
+_APPLICATIONS = 1_000_000
+"""How many rewrites one node of the source graph may start; a decomposition takes thousands."""
 
 _TARGETS = "__rlx_rule_ops__"
 AnyRule = TypeVar("AnyRule", bound=Rule)
@@ -42,66 +47,263 @@ def rewrite(graph: Graph, *rules: Rule, nested: bool = True) -> Graph:
     Raises:
         PassError: a rule changes a type, or rules undo each other.
     """
-    table = _Dispatch(rules)
-    done: dict[int, Graph] = {}
-    graphs = graph.all_graphs() if nested else (graph,)
-    for inner in graphs:
-        done[id(inner)] = _rewrite_one(inner, table, done)
-    return done[id(graph)]
+    return _Rewriting(_Dispatch(rules), nested).graph(graph)
+
+
+def sweep(graph: Graph, start: Callable[[], Rule]) -> Graph:
+    """Offer every node once to a visitor; each graph, inner ones first, has a visitor of its own.
+
+    Unlike ``rewrite``, nothing is offered again: the visitor sees nodes whose inputs it has dealt
+    with, and what it returns stands.
+    """
+    done: dict[Graph, Graph] = {}
+    for inner in graph.all_graphs():
+        visit = start()
+        new: dict[Value, Value] = {}
+        for node in inner.nodes():
+            current = _rebuilt(node, new, done)
+            made = visit(current)
+            results = current.results if made is None else _as_tuple(made)
+            if made is not None:
+                _check(current, results, visit)
+            if results != node.results:
+                new.update(zip(node.results, results, strict=True))
+        done[inner] = _with_new(inner, new)
+    return done[graph]
 
 
 def substitute(graph: Graph, replacements: Mapping[Value, Value]) -> Graph:
-    """Return the graph with values replaced by others of the same type."""
+    """Return the graph with values replaced by others of the same type.
 
-    def replace(node: Node) -> Rewritten:
-        if any(v in replacements for v in node.results):
-            return tuple(replacements.get(v, v) for v in node.results)
-        return None
+    The replacements stand as they are given; users of the replaced values are made anew.
 
-    return rewrite(graph, replace, nested=False) if replacements else graph
+    Raises:
+        PassError: a replacement has another type.
+    """
+    for old, made in replacements.items():
+        if old.type != made.type:
+            raise PassError(
+                f"substitute: a replacement is required to have the type of {old!r}; "
+                f"got {made!r}. Convert or reshape it.",
+                pass_name="substitute",
+            )
+    new: dict[Value, Value] = {}
+    for node in graph.nodes():
+        current = _rebuilt(node, new, {})
+        for old, made in zip(node.results, current.results, strict=True):
+            target = replacements.get(old, made)
+            if target is not old:
+                new[old] = target
+    return _with_new(graph, new)
 
 
+def splice(graph: Graph, arguments: Sequence[Value]) -> tuple[Value, ...]:
+    """Copy a graph's nodes with values in place of its inputs then params.
+
+    Returns:
+        The outputs, then the last tokens of its effects.
+    """
+    leaves = (*graph.inputs, *graph.params)
+    new = dict(zip(leaves, arguments, strict=True))
+    for node in graph.nodes():
+        if node.results and node.results[0] in new:
+            continue
+        current = _rebuilt(node, new, {})
+        if current is not node:
+            new.update(zip(node.results, current.results, strict=True))
+    return tuple(new.get(v, v) for v in (*graph.outputs, *graph.effects))
+
+
+def with_graphs(graph: Graph, replacements: Mapping[Graph, Graph]) -> Graph:
+    """The graph with the graphs inside its ops replaced by others of the same types."""
+    new: dict[Value, Value] = {}
+    for node in graph.nodes():
+        current = _rebuilt(node, new, replacements)
+        if current is not node:
+            new.update(zip(node.results, current.results, strict=True))
+    return _with_new(graph, new)
+
+
+def with_inner_graphs(op: Op, graphs: Sequence[Graph]) -> Op:
+    """The op with its graph-valued attributes replaced, in order."""
+    queue = iter(graphs)
+    changes: dict[str, object] = {}
+    for name, value in op.attributes().items():
+        if isinstance(value, Graph):
+            changes[name] = next(queue)
+        elif isinstance(value, tuple) and any(isinstance(item, Graph) for item in value):  # pyright: ignore[reportUnknownVariableType]
+            items = cast("tuple[object, ...]", value)
+            changes[name] = tuple(next(queue) if isinstance(i, Graph) else i for i in items)
+    return op.replace(**changes)
+
+
+@final
 class _Dispatch:
+    """Rules by op class."""
+
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self.general = [r for r in rules if not getattr(r, _TARGETS, ())]
-        self.rules = list(rules)
+        self._rules = rules
         self._by_op: dict[type[Op], list[Rule]] = {}
 
     def __getitem__(self, op: type[Op]) -> list[Rule]:
         found = self._by_op.get(op)
         if found is None:
-            found = [r for r in self.rules if not getattr(r, _TARGETS, ()) or op in getattr(r, _TARGETS)]
-            self._by_op[op] = found
+            wanted = [(r, getattr(r, _TARGETS, ())) for r in self._rules]
+            found = self._by_op[op] = [r for r, ops in wanted if not ops or op in ops]
         return found
 
 
-def _rewrite_one(graph: Graph, table: _Dispatch, done: Mapping[int, Graph]) -> Graph:
-    new: dict[Value, Value] = {}
-    changed = False
-    for node in graph.nodes():
-        current = _rebuilt(node, new, done)
-        results = _apply(current, table)
-        if results is not node.results:
-            changed = True
-            new.update(zip(node.results, results, strict=True))
-    if not changed:
+@final
+@dataclass(slots=True)
+class _Frame:
+    """A node on the way: first its inputs, then itself, then what a rule made of it.
+
+    Attributes:
+        node: as it was met.
+        depth: how many rewrites led to it.
+        made: what the last rule returned, once one has matched.
+    """
+
+    node: Node
+    depth: int
+    made: tuple[Value, ...] | None = None
+    opened: bool = False
+
+
+@final
+class _Rewriting:
+    """One call of ``rewrite``: what has been done so far, over all graphs."""
+
+    def __init__(self, table: _Dispatch, nested: bool) -> None:
+        self._table = table
+        self._nested = nested
+        self._done: dict[Graph, Graph] = {}
+
+    def graph(self, graph: Graph) -> Graph:
+        for inner in graph.all_graphs() if self._nested else (graph,):
+            if inner not in self._done:
+                made = self._one(inner)
+                self._done[inner] = made
+                self._done[made] = made
+        return self._done[graph]
+
+    def _one(self, graph: Graph) -> Graph:
+        new: dict[Value, Value] = {}
+        settled: set[Node] = set()
+        for node in graph.nodes():
+            if self._is_plain(node, new):
+                settled.add(node)
+            else:
+                self._settle(node, new, settled)
+        return _with_new(graph, new)
+
+    def _is_plain(self, node: Node, new: Mapping[Value, Value]) -> bool:
+        """Whether there is nothing to do: no rule for the op, and inputs and graphs as before."""
+        if self._table[type(node.op)]:
+            return False
+        for value in node.inputs:
+            if value in new:
+                return False
+        return not self._nested or not inner_graphs(node.op)
+
+    def _settle(self, root: Node, new: dict[Value, Value], settled: set[Node]) -> None:
+        """Rewrite a node, and whatever rules make of it, to the end."""
+        stack = [_Frame(root, 0)]
+        applications = 0
+        while stack:
+            frame = stack[-1]
+            node = frame.node
+            if frame.made is not None:
+                stack.pop()
+                new.update(
+                    (old, new.get(v, v)) for old, v in zip(node.results, frame.made, strict=True)
+                )
+                continue
+            if node in settled or (node.results and node.results[0] in new):
+                stack.pop()
+                continue
+            if not frame.opened and frame.depth:  # inputs of the source graph's nodes are settled
+                frame.opened = True
+                if self._push(stack, node.inputs, frame.depth, new, settled):
+                    continue
+            current = self._rebuilt(node, new)
+            settled.add(current)
+            made = self._apply(current)
+            if made is None:
+                stack.pop()
+                if current is not node:
+                    new.update(zip(node.results, current.results, strict=True))
+                continue
+            applications += 1
+            if frame.depth >= _DEPTH or applications > _APPLICATIONS:
+                raise PassError(
+                    "rewrite: rules are required to settle; after "
+                    f"{max(frame.depth, applications)} rewrites of {root!r} its replacement "
+                    f"{current!r} still changes. Two rules undo each other.",
+                    pass_name="rewrite",
+                )
+            frame.made = made
+            self._push(stack, made, frame.depth + 1, new, settled)
+
+    @staticmethod
+    def _push(
+        stack: list[_Frame],
+        values: Iterable[Value],
+        depth: int,
+        new: Mapping[Value, Value],
+        settled: set[Node],
+    ) -> bool:
+        nodes = {v.node: None for v in values if v.node not in settled and v not in new}
+        stack.extend(_Frame(node, depth) for node in reversed(nodes))
+        return bool(nodes)
+
+    def _rebuilt(self, node: Node, new: Mapping[Value, Value]) -> Node:
+        if self._nested:
+            for inner in inner_graphs(node.op):
+                if inner not in self._done:  # a rule made it
+                    self.graph(inner)
+        return _rebuilt(node, new, self._done)
+
+    def _apply(self, node: Node) -> tuple[Value, ...] | None:
+        candidates = self._table[type(node.op)]
+        if not candidates:
+            return None
+        with loc.at(node.location):
+            for candidate in candidates:
+                try:
+                    made = candidate(node)
+                except RlxError as error:
+                    error.add_note(f"  in rule {_name(candidate)!r} on {node!r}")
+                    raise
+                if made is None:
+                    continue
+                results = _as_tuple(made)
+                _check(node, results, candidate)
+                if results != node.results:
+                    return results
+        return None
+
+
+def _as_tuple(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _with_new(graph: Graph, new: Mapping[Value, Value]) -> Graph:
+    """The graph over replaced values; itself when none is used."""
+    outputs = [new.get(v, v) for v in graph.outputs]
+    effects = [new.get(v, v) for v in graph.effects]
+    if tuple(outputs) == graph.outputs and tuple(effects) == graph.effects:
         return graph
-    return Graph(
-        graph.inputs,
-        graph.params,
-        [new.get(v, v) for v in graph.outputs],
-        [new.get(v, v) for v in graph.effects],
-        name=graph.name,
-    )
+    return Graph(graph.inputs, graph.params, outputs, effects, name=graph.name)
 
 
-def _rebuilt(node: Node, new: Mapping[Value, Value], done: Mapping[int, Graph]) -> Node:
+def _rebuilt(node: Node, new: Mapping[Value, Value], done: Mapping[Graph, Graph]) -> Node:
     """The node over rewritten inputs and inner graphs; itself when nothing changed."""
     op = node.op
     if done:
         inner = inner_graphs(op)
-        if any(done.get(id(g), g) is not g for g in inner):
-            op = with_inner_graphs(op, [done.get(id(g), g) for g in inner])
+        if any(done.get(g, g) is not g for g in inner):
+            op = with_inner_graphs(op, [done.get(g, g) for g in inner])
     for value in node.inputs:
         if value in new:
             inputs = tuple(new.get(v, v) for v in node.inputs)
@@ -109,51 +311,17 @@ def _rebuilt(node: Node, new: Mapping[Value, Value], done: Mapping[int, Graph]) 
     return node if op is node.op else Node(op, node.inputs, node.types, node.location)
 
 
-def with_inner_graphs(op: Op, graphs: Sequence[Graph]) -> Op:
-    """The op with its graph-valued attributes replaced, in order."""
-    queue = list(graphs)
-    changes: dict[str, object] = {}
-    for name, value in op.attributes().items():
-        if isinstance(value, Graph):
-            changes[name] = queue.pop(0)
-        elif isinstance(value, tuple) and any(isinstance(item, Graph) for item in value):  # pyright: ignore[reportUnknownVariableType]
-            changes[name] = tuple(
-                queue.pop(0) if isinstance(item, Graph) else item
-                for item in value  # pyright: ignore[reportUnknownVariableType]
-            )
-    return op.replace(**changes)
-
-
-def _apply(node: Node, table: _Dispatch) -> tuple[Value, ...]:
-    for _ in range(_ROUNDS):
-        for candidate in table[type(node.op)]:
-            with loc.at(node.location):
-                made = candidate(node)
-            if made is not None:
-                break
-        else:
-            return node.results
-        results = made if isinstance(made, tuple) else (made,)
-        _check(node, results, candidate)
-        if len(results) != 1 or results[0].node.op.op_name in ("input", "param"):
-            return results
-        if results[0].node is node or results[0].index or len(results[0].node.results) != 1:
-            return results
-        node = results[0].node
-    raise PassError(
-        f"rewrite: rules are required to settle; after {_ROUNDS} rounds {node!r} still changes. "
-        "Two rules undo each other.",
-        pass_name="rewrite",
-    )
-
-
 def _check(node: Node, results: Sequence[Value], candidate: Rule) -> None:
     found = tuple(v.type for v in results)
     if found != node.types:
-        name = getattr(candidate, "__name__", repr(candidate))
+        name = _name(candidate)
         raise PassError(
             f"rewrite: rule {name!r} is required to keep the types "
             f"({', '.join(map(str, node.types))}) of {node!r}; it gave "
             f"({', '.join(map(str, found))}).",
             pass_name=name,
         )
+
+
+def _name(candidate: Rule) -> str:
+    return getattr(candidate, "__name__", repr(candidate))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias, final
 
-from rlx.errors import PassError, RlxError
+from rlx.errors import PassError, RlxError, VerifyError
 from rlx.ir.graph import Graph
 from rlx.options.compile import CompileOptions
 
@@ -139,10 +139,16 @@ class Pipeline:
             started = time.perf_counter()
             try:
                 graph = current.run(graph, ctx)
+                seconds = time.perf_counter() - started
+                changed = graph is not before
+                if changed:
+                    _check_boundary(before, graph)
+                    if self.verify:
+                        from rlx.ir.verify import verify
+
+                        verify(graph)
             except RlxError as error:
                 raise _failure(current, records, before, error) from error
-            seconds = time.perf_counter() - started
-            changed = graph is not before
             records.append(
                 PassRecord(
                     str(current),
@@ -153,10 +159,6 @@ class Pipeline:
                     tuple(ctx.notes),
                 )
             )
-            if changed and self.verify:
-                from rlx.ir.verify import verify
-
-                verify(graph)
             if changed and checker is not None:
                 checker.check(graph, str(current), [r.name for r in records[:-1]])
             if on_pass is not None:
@@ -175,8 +177,24 @@ def run(graph: Graph, passes: Sequence[AbstractPass], *, quiet: bool = False) ->
     result, records = Pipeline(tuple(passes), verify=True).run(graph, PassContext())
     if not quiet:
         for record in records:
-            print(record)  # noqa: T201  this function's documented purpose
+            print(record)
     return result
+
+
+def _check_boundary(before: Graph, after: Graph) -> None:
+    """A pass keeps what callers see: names and types of inputs and params, types of outputs."""
+    findings: list[str] = []
+    for role in ("inputs", "params", "outputs", "effects"):
+        wanted = [f"{v.name} {v.type}".strip() for v in getattr(before, role)]
+        found = [f"{v.name} {v.type}".strip() for v in getattr(after, role)]
+        if role == "outputs":
+            wanted, found = ([str(v.type) for v in g.outputs] for g in (before, after))
+        if found != wanted:
+            findings.append(
+                f"{role} are required to stay ({', '.join(wanted)}); got ({', '.join(found)})."
+            )
+    if findings:
+        raise VerifyError(findings)
 
 
 def _failure(

@@ -43,8 +43,4 @@ def decompose(graph: Graph, wanted: Callable[[Op], bool]) -> Graph:
         made: Value | tuple[Value, ...] = node.op.decompose(*node.inputs)
         return made
 
-    while True:
-        result = rewrite(graph, step)
-        if result is graph:
-            return graph
-        graph = result
+    return rewrite(graph, step)

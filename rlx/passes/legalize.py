@@ -45,20 +45,16 @@ def legalize(graph: Graph, choose: Choose, platform: str) -> Lir:
         made: Value | tuple[Value, ...] = node.op.decompose(*node.inputs)
         return made
 
-    while True:
-        result = rewrite(graph, step)
-        if result is graph:
-            break
-        graph = result
+    graph = rewrite(graph, step)
     plan: dict[Node, Implementation] = {}
-    missing: list[str] = []
+    missing: dict[str, None] = {}  # each line once, in order
     for inner in graph.all_graphs():
         for node in inner.nodes():
             if node.op.op_name in LEAVES:
                 continue
             choice = decide(node)
             if isinstance(choice, Refusals):
-                missing.append(_missing(node, choice.refused, platform))
+                missing[_missing(node, choice.refused, platform)] = None
             else:
                 plan[node] = choice
     if missing:

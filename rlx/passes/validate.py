@@ -7,10 +7,11 @@ from typing import Any, final
 
 import numpy as np
 
-from rlx.dtypes import DType, Kind
-from rlx.errors import PassError
+from rlx.dtypes import DType, Kind, as_dtype
+from rlx.errors import PassError, TraceError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.interpret import interpret
+from rlx.ops.control_flow import While
 from rlx.types import TensorType
 
 _TOLERANCE = {
@@ -22,15 +23,34 @@ _TOLERANCE = {
 
 @final
 class Validator:
-    """Holds drawn inputs and what the source graph gives for them."""
+    """Holds drawn inputs and what the source graph gives for them.
+
+    The graph is run twice: on ordinary numbers, and with NaN, Inf and −0 among them (not where a
+    loop's end may hang on a number). −0 and +0 count as equal.
+    """
 
     def __init__(self, graph: Graph, seed: int = 0) -> None:
-        """Draw inputs and params, with sizes for symbolic dims, and interpret the graph."""
+        """Draw inputs and params, with sizes for symbolic dims, and interpret the graph.
+
+        Raises:
+            PassError: the graph holds a node that has no meaning in NumPy.
+        """
         rng = np.random.default_rng(seed)
         sizes = {name: 2 + i for i, name in enumerate(graph.symbols)}
-        self.inputs = {v.name: _draw(rng, v.type.bind(sizes)) for v in graph.inputs}
-        self.params = {v.name: _draw(rng, v.type.bind(sizes)) for v in graph.params}
-        self.wanted = self._results(graph)
+        self._params = {v.name: _draw(rng, v.type.bind(sizes)) for v in graph.params}
+        plain = {v.name: _draw(rng, v.type.bind(sizes)) for v in graph.inputs}
+        self._feeds = [plain]
+        loops = (n.op for inner in graph.all_graphs() for n in inner.nodes())
+        if not any(isinstance(op, While) for op in loops):
+            self._feeds.append({name: _with_specials(array) for name, array in plain.items()})
+        try:
+            self._wanted = self._results(graph)
+        except TraceError as error:
+            raise PassError(
+                "validate: every node is required to have a meaning in NumPy; "
+                f"{error} Compile with validate=False.",
+                pass_name="validate",
+            ) from error
 
     def check(self, graph: Graph, name: str, earlier: Sequence[str]) -> None:
         """Interpret the graph again.
@@ -38,19 +58,31 @@ class Validator:
         Raises:
             PassError: an output differs; the pass and the output are named.
         """
-        for index, (got, want) in enumerate(zip(self._results(graph), self.wanted, strict=True)):
-            problem = _difference(got, want, graph.outputs[index])
-            if problem:
-                raise PassError(
-                    f"validate: pass {name!r} is required to keep what the graph computes; "
-                    f"output {index} {problem}.",
-                    pass_name=name,
-                    earlier=earlier,
-                )
+        for found, wanted in zip(self._results(graph), self._wanted, strict=True):
+            for index, (got, want) in enumerate(zip(found, wanted, strict=True)):
+                problem = _difference(got, want, graph.outputs[index])
+                if problem:
+                    raise PassError(
+                        f"validate: pass {name!r} is required to keep what the graph computes; "
+                        f"output {index} {problem}.",
+                        pass_name=name,
+                        earlier=earlier,
+                    )
 
-    def _results(self, graph: Graph) -> list[Any]:
-        params = {v.name: self.params[v.name] for v in graph.params}
-        return interpret(graph, {v.name: self.inputs[v.name] for v in graph.inputs}, params)
+    def _results(self, graph: Graph) -> list[list[Any]]:
+        params = {v.name: self._params[v.name] for v in graph.params}
+        return [interpret(graph, feed, params) for feed in self._feeds]
+
+
+def _with_specials(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array with NaN, Inf, −Inf and −0 as its first elements, as far as the dtype has them."""
+    if not as_dtype(array.dtype).is_float:
+        return array
+    changed: np.ndarray[Any, Any] = array.reshape(-1).copy()
+    with np.errstate(all="ignore"):
+        changed[:4] = np.array([np.nan, np.inf, -np.inf, -0.0]).astype(array.dtype)[: changed.size]
+    shaped: np.ndarray[Any, Any] = changed.reshape(array.shape)
+    return shaped
 
 
 def _draw(rng: np.random.Generator, type_: TensorType) -> np.ndarray[Any, Any]:
