@@ -1,0 +1,58 @@
+"""Index of the extreme along the last axis, on the CPU (``cc/argreduce.h``).
+
+XLA's loop compares pairs of value and index one at a time; the handler looks for the value in
+vector lanes and searches its position afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.dtypes import DType
+from rlx.ops.reduction import Argmax, Argmin
+from rlx.types import TensorType
+from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.select import register_kernel
+
+MIN_COLS = 16
+"""Shortest row that gains, measured by ``bench_argreduce``; XLA vectorises over shorter ones."""
+
+_MAX_COLS = 2**31 - 1
+_DTYPES = (DType.F32, DType.F64, DType.I32)
+
+
+def _check(op: Argmax | Argmin, types: Sequence[TensorType]) -> Supported | Refused:
+    (x,) = types
+    if x.dtype not in _DTYPES:
+        return Refused(f"x is {x.dtype}, and only {', '.join(map(str, _DTYPES))} gain")
+    if op.index_dtype is not DType.I32:
+        return Refused(f"index_dtype is {op.index_dtype} and not i32")
+    if op.axis != x.rank - 1:
+        return Refused(f"axis {op.axis} of {x} is not the last")
+    cols = x.shape[-1]
+    if not isinstance(cols, int) or not x.is_static:
+        return Refused(f"{x} is not static")
+    if not MIN_COLS <= cols <= _MAX_COLS:
+        return Refused(f"rows of {cols} elements are outside {MIN_COLS} to {_MAX_COLS}")
+    return Supported()
+
+
+def _symbol(op: Argmax | Argmin, types: Sequence[TensorType]) -> str:
+    return f"rlx_argreduce_{types[0].dtype}_cpu"
+
+
+def _attributes(op: Argmax | Argmin, types: Sequence[TensorType]) -> dict[str, bool]:
+    return {"minimum": isinstance(op, Argmin)}
+
+
+for _op in (Argmax, Argmin):
+    register_kernel(
+        FfiKernel(
+            name=f"{_op.op_name}.cpu.ffi",
+            op=_op,
+            platforms=("cpu",),
+            symbol=_symbol,
+            check=_check,
+            attributes=_attributes,
+        )
+    )
