@@ -176,7 +176,7 @@ class ShiftRightArithmetic(Op):
         C2: lhs and rhs have one dtype.
         C3: the dtype is integer.
 
-    Source: StableHLO `shift_right_arithmetic`, `jax.lax.shift_right_arithmetic`; RLX `BinaryOp::Shr`.
+    Source: StableHLO and `jax.lax` `shift_right_arithmetic`; RLX `BinaryOp::Shr`.
     """
 
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
