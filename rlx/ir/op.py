@@ -77,17 +77,19 @@ class Op:
             if clean is not value:
                 object.__setattr__(self, name, clean)
 
-    def infer(self, *inputs: Any) -> Any:
+    # ``*args, **kwargs`` of type Any is what lets an override name its own operands.
+    def infer(self, *args: Any, **kwargs: Any) -> Any:
         """Return the result type, or a tuple of them; the only shape and dtype check."""
         raise RegistryError(f"{type(self).__name__} does not define infer.")
 
-    def evaluate(self, *inputs: Any) -> Any:
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Return the NumPy result, or a tuple of them; inherited from the decomposition."""
         from rlx.ir.interpret import evaluate_decomposition
 
-        return evaluate_decomposition(self, inputs)
+        del kwargs
+        return evaluate_decomposition(self, args)
 
-    def decompose(self, *inputs: Any) -> Any:
+    def decompose(self, *args: Any, **kwargs: Any) -> Any:
         """Return the same meaning made of other ops (a Value or a tuple of them)."""
         raise RegistryError(f"op {self.op_name!r} is primitive: it has no decomposition.")
 
