@@ -46,7 +46,7 @@ class AbstractExecutable(abc.ABC):
 
     @abc.abstractmethod
     def cost(self) -> dict[str, float]:
-        """Estimates: ``flops``, ``bytes accessed``, …"""
+        """Estimates by name, such as ``flops`` and ``bytes accessed``."""
 
     @abc.abstractmethod
     def memory(self) -> dict[str, int]:

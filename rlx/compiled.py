@@ -174,7 +174,9 @@ class CompiledGraph:
         results = self._program(arrays).executable.fast_call(*arrays)
         return [self._backend.from_device(results[i]) for i in wanted]
 
-    def run_typed(self, inputs: Mapping[str, tuple[bytes, DType | str]]) -> list[tuple[bytes, DType]]:
+    def run_typed(
+        self, inputs: Mapping[str, tuple[bytes, DType | str]]
+    ) -> list[tuple[bytes, DType]]:
         """Run with raw little-endian bytes by name; return bytes with dtypes.
 
         A graph with symbolic dims takes sizes from the number of bytes, as RLX does.
@@ -192,7 +194,9 @@ class CompiledGraph:
             declared = [(v.name, v.type.shape) for v in self.graph.inputs]
             binding = dict(dims.infer_bindings_from_lengths(declared, lengths).items())
         arrays = {
-            v.name: _from_bytes(f"run_typed: input {v.name!r}", *inputs[v.name], v.type.bind(binding))
+            v.name: _from_bytes(
+                f"run_typed: input {v.name!r}", *inputs[v.name], v.type.bind(binding)
+            )
             for v in self.graph.inputs
         }
         found = self.run(arrays)
@@ -211,7 +215,7 @@ class CompiledGraph:
         return self._latest("stablehlo").executable.stablehlo()
 
     def cost(self) -> dict[str, float]:
-        """XLA's estimates for the program used last: ``flops``, ``bytes accessed``, …"""
+        """XLA's estimates for the program used last, such as ``flops`` and ``bytes accessed``."""
         return self._latest("cost").executable.cost()
 
     def memory(self) -> dict[str, int]:
@@ -297,8 +301,8 @@ class CompiledGraph:
         latest = self._cache.latest()
         if latest is None:
             raise RunError(
-                f"{what}: the graph's dims {', '.join(self.graph.symbols)} are symbolic and nothing "
-                "has been compiled yet. Call it once, or use warm([{...}])."
+                f"{what}: the graph's dims {', '.join(self.graph.symbols)} are symbolic and "
+                "nothing has been compiled yet. Call it once, or use warm([{...}])."
             )
         return latest
 

@@ -66,7 +66,9 @@ class CompileReport:
 
     def __str__(self) -> str:
         lines = [f"{self.name} on {self.device}"]
-        phases = "  ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in self.phases.items())
+        phases = "  ".join(
+            f"{name} {seconds * 1e3:.1f} ms" for name, seconds in self.phases.items()
+        )
         lines.append(f"  phases: {phases}")
         count, size = self.params
         lines.append(f"  params: {count}, {size:,} bytes")

@@ -28,11 +28,19 @@ class TracedFunction(Protocol):
     """What a frontend's trace gives."""
 
     @property
-    def graph(self) -> Graph: ...
+    def graph(self) -> Graph:
+        """The graph."""
+        ...
+
     @property
-    def signature(self) -> Signature: ...
+    def signature(self) -> Signature:
+        """Names and structure of arguments and results."""
+        ...
+
     @property
-    def params(self) -> Mapping[str, Any]: ...
+    def params(self) -> Mapping[str, Any]:
+        """Param name → array, or None for one that is set later."""
+        ...
 
 
 @final
@@ -198,7 +206,7 @@ class _Compiler:
         optimised, records = mir_pipeline(self._options).run(graph, ctx)
         if self._options.verbose:
             for record in records:
-                print(record)  # noqa: T201  asked for by CompileOptions.verbose
+                print(record)
         middle = time.perf_counter()
         lir = legalize(
             optimised, lambda node: self._backend.choose(node, self._options), ctx.platform

@@ -108,7 +108,8 @@ class XlaExecutable(AbstractExecutable):
         return _tree_caller(fast, signature)
 
     def bind(self, params: Mapping[str, Any]) -> None:
-        self.loaded.bind(params)
+        values: dict[int | str, Any] = {**params}
+        self.loaded.bind(values)
 
     def stablehlo(self) -> str:
         return self.loaded.stablehlo()
@@ -177,5 +178,3 @@ def _structure(in_tree: Any, args: Any, kwargs: Any) -> RunError:
         f"{in_tree}; got {jax.tree_util.tree_structure((args, kwargs))}. Pass the same "
         "containers as when the function was traced."
     )
-
-

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, final
 
 import numpy as np
 
@@ -21,13 +21,7 @@ from rlx.types import TensorType
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from rlx.ir.graph import Graph
-
 Array: TypeAlias = "npt.NDArray[Any]"
-Attribute: TypeAlias = (
-    "bool | int | float | str | bytes | None | enum.Enum | DimExpr | Literal | Graph | Opaque"
-    " | tuple[Attribute, ...]"
-)
 
 
 @final
@@ -107,7 +101,7 @@ def normalise(where: str, value: Any) -> Any:
     Raises:
         RegistryError: the value's type is outside the closed set.
     """
-    kind = type(value)
+    kind = cast("type[object]", type(value))
     if kind is int or kind is str or kind is bool or kind is float or value is None:
         return value
     if kind is tuple or kind is list:
@@ -115,9 +109,9 @@ def normalise(where: str, value: Any) -> Any:
     if isinstance(value, DType | enum.Enum | bytes | DimExpr | Literal | Opaque):
         return value
     if isinstance(value, np.bool_ | np.integer | np.floating):
-        return value.item()
+        return cast("bool | int | float", value.item())
     if isinstance(value, np.ndarray):
-        return Literal(value)
+        return Literal(cast("Array", value))
     if kind.__name__ == "Graph" and kind.__module__ == "rlx.ir.graph":
         return value
     raise RegistryError(
@@ -131,7 +125,7 @@ def key(value: Any) -> Hashable:
 
     NaN equals itself, 0.0 differs from −0.0 and 1 from True.
     """
-    kind = type(value)
+    kind = cast("type[object]", type(value))
     if kind is int or kind is str:
         return value
     if kind is float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
 def evaluate_node(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     """Evaluate one node, and hold its results to the inferred types."""
     result = node.op.evaluate(*arrays)
-    results: tuple[Any, ...] = result if type(result) is tuple else (result,)
+    results = cast("tuple[Any, ...]", result if type(result) is tuple else (result,))
     return tuple(_as_type(node, r, t) for r, t in zip(results, node.types, strict=True))
 
 
@@ -82,13 +82,11 @@ def evaluate_decomposition(op: Op, arrays: Sequence[Array]) -> Any:
     from rlx.ops.io import Input
 
     types = [Literal(a).type for a in arrays]
-    leaves = [
-        Input(name=str(i), dtype=t.dtype, shape=t.shape)() for i, t in enumerate(types)
-    ]
-    made = op.decompose(*leaves)
-    outputs: tuple[Value, ...] = made if type(made) is tuple else (made,)
+    leaves = [Input(name=str(i), dtype=t.dtype, shape=t.shape)() for i, t in enumerate(types)]
+    made: Value | tuple[Value, ...] = op.decompose(*leaves)
+    outputs = made if isinstance(made, tuple) else (made,)
     results = run(Graph(leaves, (), outputs), list(arrays))
-    return results[0] if type(made) is not tuple else tuple(results)
+    return tuple(results) if isinstance(made, tuple) else results[0]
 
 
 def _as_type(node: Node, result: Any, wanted: TensorType) -> Array:

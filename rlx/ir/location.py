@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
-import sys
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from types import FrameType
 
 _OUR_FOLDERS = tuple(
@@ -49,7 +49,7 @@ _interned: dict[tuple[str, int, str], Location] = {}
 
 
 @contextlib.contextmanager
-def at(location: Location) -> Iterator[None]:
+def at(location: Location) -> Generator[None]:
     """Give every node made inside this location (used by tracing, passes and decompositions)."""
     token = _explicit.set(location)
     try:
@@ -59,7 +59,7 @@ def at(location: Location) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scope(label: str) -> Iterator[None]:
+def scope(label: str) -> Generator[None]:
     """Put every node made inside under a label; scopes nest with ``/``."""
     outer = _scope.get()
     token = _scope.set(f"{outer}/{label}" if outer else label)
@@ -74,7 +74,7 @@ def current() -> Location:
     explicit = _explicit.get()
     if explicit is not None:
         return explicit
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_OUR_FOLDERS):
         frame = frame.f_back
     if frame is None:

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform, final
 
 from rlx import dims
 from rlx.errors import (
@@ -104,7 +104,7 @@ class Op:
         """Check the input count, run ``infer``, and return the result types as a tuple."""
         self._check_count(len(types))
         result = self.infer(*types)
-        return result if type(result) is tuple else (result,)
+        return cast("tuple[TensorType, ...]", result if type(result) is tuple else (result,))
 
     def attributes(self) -> dict[str, Any]:
         """The attributes by name, in declaration order."""
@@ -157,7 +157,7 @@ class Op:
             self.require(label, equal, message)
 
     def operand_names(self, count: int) -> list[str]:
-        """Names for ``count`` inputs; a variadic one is numbered ``xs[0]``, ``xs[1]`` …"""
+        """Name ``count`` inputs; a variadic one is numbered ``xs[0]``, ``xs[1]`` and so on."""
         names: list[str] = []
         for operand in self.operands:
             if operand.variadic:

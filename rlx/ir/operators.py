@@ -184,7 +184,7 @@ class ValueOperators:
         return reduce("Mean", self, axis, keepdims)
 
     def exp(self) -> Value:
-        """e to the power of each element."""
+        """E to the power of each element."""
         return unary("Exp", self)
 
     def log(self) -> Value:
@@ -252,9 +252,7 @@ def compare(direction: str, lhs: ValueOperators | Scalar, rhs: ValueOperators | 
     return Compare(direction=Direction(direction))(left, right)
 
 
-def reduce(
-    name: str, x: ValueOperators, axis: int | Sequence[int] | None, keepdims: bool
-) -> Value:
+def reduce(name: str, x: ValueOperators, axis: int | Sequence[int] | None, keepdims: bool) -> Value:
     """Reduce over axes, by class name."""
     value = _value(x)
     rank = value.type.rank
@@ -349,7 +347,7 @@ def constant(data: Any, dtype: DType | str | None = None) -> Value:
             raise DTypeError(
                 f"constant: {data} does not fit {target}, whose range is {info[0]} to {info[1]}."
             )
-    return Constant(value=Literal(data, target))()
+    return Constant(value=Literal(cast("Any", data), target))()
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
@@ -371,9 +369,7 @@ def broadcast_to(value: Value, shape: Shape) -> Value:
         raise ShapeError(f"broadcast: {value.type} has more axes than the shape {shape}.")
     return cast(
         "Value",
-        BroadcastInDim(
-            shape=shape, broadcast_dimensions=tuple(range(offset, len(shape)))
-        )(value),
+        BroadcastInDim(shape=shape, broadcast_dimensions=tuple(range(offset, len(shape))))(value),
     )
 
 

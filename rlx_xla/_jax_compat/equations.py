@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax._src import core as _core
@@ -38,7 +38,8 @@ def _new_var(aval: Any) -> Any:
     try:
         return _core.Var(aval)
     except TypeError:  # 0.7: Var(suffix, aval)
-        return _core.Var("", aval)
+        make: Any = _core.Var
+        return make("", aval)
 
 
 def effect_kinds(equation: Any) -> set[str]:
@@ -77,7 +78,7 @@ def lower_function(
         traced = jax.jit(function, keep_unused=True).trace(*avals)
         lowered = traced.lower(lowering_platforms=(platform,))
     arguments = lowered._lowering.compile_args
-    text = mlir.module_text(lowered.compiler_ir("stablehlo"))
+    text = mlir.module_text(cast("mlir.ir.Module", lowered.compiler_ir("stablehlo")))
     return text, list(arguments.get("host_callbacks") or ()), arguments.get("keepalive")
 
 
@@ -94,4 +95,4 @@ def try_lower(
         text, callbacks, _ = lower_function(function, avals, platform)
     except (NotImplementedError, ValueError):
         return "", False
-    return text, bool(callbacks) or "python" in text and "callback" in text
+    return text, bool(callbacks) or ("python" in text and "callback" in text)

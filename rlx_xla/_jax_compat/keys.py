@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError
+from rlx_xla._jax_compat.jaxpr import is_key_dtype
 
 
 def key_shape(dtype: Any) -> tuple[int, ...]:
@@ -34,7 +35,7 @@ def wrap_key(data: Any, impl: str) -> Any:
 def is_key(aval: Any) -> bool:
     """Tell whether an abstract value or array holds new-style keys."""
     dtype = getattr(aval, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return dtype is not None and is_key_dtype(dtype)
 
 
 def extended_dtype(dtype: Any) -> DType:

@@ -114,7 +114,7 @@ def dense(array: np.ndarray[Any, Any]) -> ir.DenseElementsAttr:
     """An array as an MLIR attribute, bit for bit, for every dtype."""
     element = mlir.element_type(array.dtype)
     shape = list(array.shape)
-    data = np.ascontiguousarray(array)
+    data: Any = np.ascontiguousarray(array)
     if data.dtype == np.bool_:
         data = np.packbits(data, bitorder="little")
     elif data.dtype.isbuiltin != 1:  # a dtype of ml_dtypes: hand over its bits

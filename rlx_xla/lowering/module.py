@@ -109,9 +109,7 @@ class ModuleLowering:
             [self.mlir_type(v.type) for v in leaves], [self.mlir_type(v.type) for v in results]
         )
         with ir.InsertionPoint(self.module.body), ir.Location.unknown():
-            made = func.FuncOp(
-                name, signature, visibility="public" if public else "private"
-            )
+            made = func.FuncOp(name, signature, visibility="public" if public else "private")
         places = [ir.Location.name(v.name, context=self.context) for v in leaves]
         block = made.body.blocks.append(*signature.inputs, arg_locs=places)
         with ir.InsertionPoint(block), ir.Location.unknown():
@@ -178,9 +176,7 @@ def lower_to_module(
             lowering.module.operation.verify()
         except ir.MLIRError as error:
             raise LoweringError(f"lowering: MLIR refuses the module: {error}") from error
-    return LoweredModule(
-        lowering.module, tuple(lowering.host_callbacks), tuple(lowering.keepalive)
-    )
+    return LoweredModule(lowering.module, tuple(lowering.host_callbacks), tuple(lowering.keepalive))
 
 
 def missing_rule(node: Node, platform: str) -> LoweringError:
@@ -199,5 +195,3 @@ def missing_rule(node: Node, platform: str) -> LoweringError:
 def _symbol(name: str) -> str:
     clean = "".join(c if c.isalnum() or c in "_." else "_" for c in name) or "graph"
     return clean if not clean[0].isdigit() else f"_{clean}"
-
-

@@ -59,7 +59,7 @@ def rule_for(op: type[Op], platform: str) -> Rule | None:
 
 def load_rules() -> None:
     """Import every module of ``rlx_xla.lowering.rules``."""
-    global _loaded  # noqa: PLW0603  imported once, on first use
+    global _loaded
     if _loaded:
         return
     package = importlib.import_module("rlx_xla.lowering.rules")

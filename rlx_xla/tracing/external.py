@@ -12,8 +12,8 @@ from rlx.ir.attributes import Opaque
 from rlx.ir.graph import Value, make_node
 from rlx.ops.external import External
 from rlx.types import TOKEN, TensorType
-from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import equations, keys
+from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat.jaxpr import abstract
 from rlx_xla.lowering.registry import PLATFORMS
 
@@ -58,7 +58,6 @@ class LiveEquation:
         with jx.enable_x64():
             results = self.function(*operands[: len(self.in_avals)])
             return (*(np.asarray(r) for r in results), *token)
-
 
     def portable(self) -> tuple[tuple[str, str], ...]:
         """StableHLO text for every platform that has the primitive, host callbacks excepted."""

@@ -57,7 +57,7 @@ def modelled() -> list[str]:
 
 def load_rules() -> None:
     """Import every module of ``rlx_xla.tracing.primitives``."""
-    global _loaded  # noqa: PLW0603  imported once, on first use
+    global _loaded
     if _loaded:
         return
     package = importlib.import_module("rlx_xla.tracing.primitives")

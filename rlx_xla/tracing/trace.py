@@ -143,7 +143,7 @@ def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) ->
         },
         key_outputs=out_keys,
         donated=frozenset(leaf.name for leaf in fed if leaf.argument in donated_set),
-        x64=bool(jax.config.jax_enable_x64),
+        x64=bool(jax.config.read("jax_enable_x64")),
     )
 
 

@@ -101,14 +101,14 @@ class JaxprWalker:
         env.update(zip(jaxpr.invars, inputs, strict=True))
 
         def read(atom: Any) -> Value:
-            return self.literal(jx.literal_value(atom)) if isinstance(atom, jx.Literal) else env[atom]
+            return (
+                self.literal(jx.literal_value(atom)) if isinstance(atom, jx.Literal) else env[atom]
+            )
 
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]
             results = self._equation(equation, operands)
-            for variable, result in zip(equation.outvars, results, strict=True):
-                if not jx.is_drop(variable):
-                    env[variable] = result
+            env.update(zip(equation.outvars, results, strict=True))
         return tuple(read(atom) for atom in jaxpr.outvars)
 
     def literal(self, array: Any) -> Value:

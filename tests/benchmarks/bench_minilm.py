@@ -63,9 +63,7 @@ def front_end(rounds: int) -> Comparison:
 def steady_state(rows: int, length: int, rounds: int) -> Comparison:
     """Embedding a batch with bound params against ``jax.jit`` over the params."""
     params, batch = _params(), _batch(rows, length)
-    compiled = rlx.Session("cpu").compile(
-        rlx_xla.trace(minilm.embed, params, *batch, params=0)
-    )
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(minilm.embed, params, *batch, params=0))
     return compare(
         f"MiniLM: embed [{rows}, {length}]",
         repeated(compiled, batch),

@@ -62,9 +62,7 @@ def graph_of(samples: Sequence[Sample]) -> tuple[Graph, list[np.ndarray[Any, Any
     return Graph(leaves, (), outputs, name="samples"), arrays
 
 
-def compare(
-    sample: Sample, found: Sequence[Any], wanted: Sequence[np.ndarray[Any, Any]]
-) -> None:
+def compare(sample: Sample, found: Sequence[Any], wanted: Sequence[np.ndarray[Any, Any]]) -> None:
     """Assert that results agree within the sample's bound.
 
     A subnormal operand may be read as zero: a sample that fails is compared again with the
@@ -122,7 +120,9 @@ def _first(bad: np.ndarray[Any, Any], got: Any, want: Any) -> str:
     if not bad.any():
         return ""
     where = tuple(int(i) for i in np.argwhere(bad)[0])
-    return f"{int(bad.sum())} of {bad.size} differ; at {where}: {got[where]} instead of {want[where]}"
+    return (
+        f"{int(bad.sum())} of {bad.size} differ; at {where}: {got[where]} instead of {want[where]}"
+    )
 
 
 def _flushed_reference(sample: Sample) -> list[np.ndarray[Any, Any]]:

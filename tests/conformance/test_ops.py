@@ -78,11 +78,11 @@ def test_xla_means_the_same(group: list[runner.Sample]) -> None:
     "sample", [pytest.param(s, id=f"{i}-{s.label}") for i, s in enumerate(ERRORS)]
 )
 def test_error_samples(sample: runner.ErrorSample) -> None:
+    leaves = [
+        Input(name=f"x{i}", dtype=t.dtype, shape=t.shape)()
+        for i, t in enumerate(map(as_type, sample.types))
+    ]
     with pytest.raises(sample.error, match=re.escape(sample.match)) as caught:
-        leaves = [
-            Input(name=f"x{i}", dtype=t.dtype, shape=t.shape)()
-            for i, t in enumerate(map(as_type, sample.types))
-        ]
         make_node(sample.build(), leaves)
     assert getattr(caught.value, "label", None) == sample.label
 
@@ -97,7 +97,10 @@ def test_every_label_is_documented_and_tested(name: str) -> None:
 
 @pytest.mark.parametrize(
     "sample",
-    [pytest.param(s, id=f"{i}-{s.op.op_name}") for i, s in enumerate(runner.all_symbolic_samples())],
+    [
+        pytest.param(s, id=f"{i}-{s.op.op_name}")
+        for i, s in enumerate(runner.all_symbolic_samples())
+    ],
 )
 def test_binding_commutes_with_inference(sample: runner.SymbolicSample) -> None:
     from rlx.passes.bind_dims import bind

@@ -48,11 +48,11 @@ def test_field_case_h6_linear(session: rlx.Session, rng: np.random.Generator) ->
     compiled.set_param("w", w)
     with pytest.raises(RunError, match=r"f32\[1, 4\].*3"):
         compiled.run({"x": x[:, :3]})
-    with pytest.raises(RunError, match="float64|f64"):
+    with pytest.raises(RunError, match=r"float64|f64"):
         compiled.run({"x": x.astype(np.float64)})
     with pytest.raises(RunError, match="missing 'x'"):
         compiled.run({})
-    with pytest.raises(RunError, match="unknown input 'X'.*Did you mean 'x'"):
+    with pytest.raises(RunError, match=r"unknown input 'X'.*Did you mean 'x'"):
         compiled.run({"X": x})
     with pytest.raises(RunError, match="It is a param: use set_param"):
         compiled.run({"x": x, "w": w})
@@ -138,7 +138,7 @@ def test_specialisations_are_dropped_least_recent_first(session: rlx.Session) ->
 
 def test_contradicting_sizes_name_both_inputs(session: rlx.Session) -> None:
     compiled = session.compile(_sum())
-    with pytest.raises(DimError, match="'x'.*'y'"):
+    with pytest.raises(DimError, match=r"'x'.*'y'"):
         compiled(np.ones(3, np.float32), np.ones(4, np.float32))
     assert compiled(np.ones(3, np.float32), np.ones(3, np.float32)).shape == (3,)
 
@@ -186,7 +186,7 @@ def test_threads_see_whole_bindings(session: rlx.Session) -> None:
 
 
 def test_unknown_devices_are_explained() -> None:
-    with pytest.raises(DeviceError, match="registered: .*cpu.*Did you mean 'cpu'"):
+    with pytest.raises(DeviceError, match=r"registered: .*cpu.*Did you mean 'cpu'"):
         rlx.Session("cpuu")
     with pytest.raises(DeviceError, match="Metal is not available"):
         rlx.Session("metal")

@@ -22,7 +22,8 @@ module {
 }
 """
 CALL = PURE.replace(
-    "stablehlo.add %a, %a :", 'stablehlo.custom_call @x(%a) {api_version = 4 : i32} : (tensor<3xf32>) ->'
+    "stablehlo.add %a, %a :",
+    "stablehlo.custom_call @x(%a) {api_version = 4 : i32} : (tensor<3xf32>) ->",
 )
 
 
@@ -82,9 +83,7 @@ def test_live_nodes_have_portable_text_unless_they_call_back() -> None:
     def back(x: jax.Array) -> jax.Array:
         return jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((3, 3), jnp.float32), x)
 
-    calling = next(
-        n for n in rlx_xla.trace(back, x).graph.nodes() if n.op.op_name == "external"
-    )
+    calling = next(n for n in rlx_xla.trace(back, x).graph.nodes() if n.op.op_name == "external")
     assert isinstance(calling.op, External)
     assert calling.op.live is not None
     assert calling.op.live.portable is not None

@@ -82,7 +82,9 @@ def test_a_compiled_graph_works_inside_jit() -> None:
 
 
 def test_both_paths_agree(rng: np.random.Generator) -> None:
-    compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: jnp.exp(x) @ x.T, jnp.ones((3, 4))))
+    compiled = rlx.Session("cpu").compile(
+        rlx_xla.trace(lambda x: jnp.exp(x) @ x.T, jnp.ones((3, 4)))
+    )
     x = rng.standard_normal((3, 4)).astype(np.float32)
     hot = compiled(x)
     with jax.debug_nans(True):
@@ -111,7 +113,9 @@ def test_keys_pass_through() -> None:
 
 
 def test_report_names_passes_and_implementations() -> None:
-    compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: jax.nn.softmax(x), jnp.ones((4, 8))))
+    compiled = rlx.Session("cpu").compile(
+        rlx_xla.trace(lambda x: jax.nn.softmax(x), jnp.ones((4, 8)))
+    )
     report = compiled.report()
     text = str(report)
     for part in ("phases:", "passes:", "implementations:", "memory:", "rule exp"):

@@ -275,7 +275,9 @@ def test_transformer_block_with_gradient(rng: np.random.Generator) -> None:
         @nn.compact
         def __call__(self, x: jax.Array) -> jax.Array:
             y = nn.LayerNorm()(x)
-            x = x + nn.MultiHeadDotProductAttention(num_heads=2)(y, y, mask=nn.make_causal_mask(x[..., 0]))
+            x = x + nn.MultiHeadDotProductAttention(num_heads=2)(
+                y, y, mask=nn.make_causal_mask(x[..., 0])
+            )
             return x + nn.Dense(8)(nn.gelu(nn.Dense(16)(nn.LayerNorm()(x))))
 
     model = Block()

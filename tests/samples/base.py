@@ -111,13 +111,19 @@ def draw(
         most = 2 ** (bits - 1) - 1 if dtype.kind is Kind.INT else 2**bits - 1
         lo, hi = (least, most) if special else (max(least, int(low)), min(most, int(high)))
         unsigned = dtype.numpy == np.uint64
-        values = rng.integers(lo, hi, size, endpoint=True, dtype=np.uint64 if unsigned else np.int64)
+        values = rng.integers(
+            lo, hi, size, endpoint=True, dtype=np.uint64 if unsigned else np.int64
+        )
         if special:
-            extremes = np.array([least, most, 0, 1, max(least, -1)], dtype=values.dtype if lo >= 0 else np.int64)
+            extremes = np.array(
+                [least, most, 0, 1, max(least, -1)], dtype=values.dtype if lo >= 0 else np.int64
+            )
             values[: len(extremes)] = extremes[:size]
         return values.astype(dtype.numpy).reshape(shape)
     if dtype.is_complex:
-        real, imag = (draw(rng, dtype.real, shape, low=low, high=high, special=special) for _ in "ri")
+        real, imag = (
+            draw(rng, dtype.real, shape, low=low, high=high, special=special) for _ in "ri"
+        )
         if special:
             imag = np.roll(imag.reshape(-1), 1).reshape(shape)
         values = np.empty(shape, dtype.numpy)

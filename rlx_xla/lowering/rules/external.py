@@ -29,12 +29,12 @@ def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir
     name = mlir.merge_module(source, ctx.module.module, f"external_{op.name}", ctx.module.symbols)
     values = list(operands)
     token = values.pop() if op.effect else None
-    main = ctx.module.symbols[name]
+    main = cast("func.FuncOp", ctx.module.symbols[name])
     takes_token = any("token" in str(t) for t in main.type.inputs)
     if takes_token and token is not None:
         values.insert(0, token)
     callee = ir.FlatSymbolRefAttr.get(name)
-    results = list(func.CallOp(list(main.type.results), callee, values).results)
+    results: list[ir.Value] = list(func.CallOp(list(main.type.results), callee, values).results)
     if token is None:
         return results
     if takes_token:

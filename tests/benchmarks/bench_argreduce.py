@@ -1,0 +1,86 @@
+"""Argmax and argmin along the last axis: our CPU kernel against ``jax.jit``.
+
+Run with ``python -m tests.benchmarks.bench_argreduce`` for the table, or with pytest to check that
+the kernel wins on every dtype and shape that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+
+import rlx
+from rlx.dtypes import DType
+from rlx.ops.reduction import Argmax, Argmin
+from rlx.types import TensorType
+from rlx_xla.kernels.base import Supported
+from rlx_xla.kernels.library.argreduce import MIN_COLS
+from rlx_xla.kernels.select import kernels_for
+from tests.benchmarks.timing import Comparison, compare
+
+SHAPES = ((100_000, 16), (1024, MIN_COLS), (64, 63), (1, 50_000), (4096, 1024))
+DTYPES = (DType.F32, DType.F64, DType.I32)
+
+
+def _runner(run: Callable[[], object]) -> Callable[[int], None]:
+    def repeat(calls: int) -> None:
+        out = None
+        for _ in range(calls):
+            out = run()
+        jax.block_until_ready(out)
+
+    return repeat
+
+
+def _graph(dtype: DType, shape: tuple[int, ...], *, minimum: bool) -> rlx.Graph:
+    b = rlx.GraphBuilder("argreduce")
+    op = Argmin if minimum else Argmax
+    return b.build(op(axis=1)(b.input("x", TensorType(dtype, shape))))
+
+
+def measure(
+    dtype: DType, shape: tuple[int, ...], *, minimum: bool = False, rounds: int = 41
+) -> Comparison:
+    """Time the kernel, and two compiles of XLA's own program for the same graph."""
+    graph = _graph(dtype, shape, minimum=minimum)
+    common = rlx.CompileOptions(
+        kernel_dispatch=rlx.KernelDispatch(policy=rlx.KernelPolicy.FORCE_COMMON)
+    )
+    session = rlx.Session("cpu")
+    ours = session.compile(graph)
+    assert [c.implementation for c in ours.report().kernels]
+    theirs = [session.compile(graph, options=common) for _ in range(2)]
+    x = (np.random.default_rng(0).normal(size=shape) * 1000).astype(dtype.numpy)
+    on_device = session.backend.to_device(x, TensorType(dtype, shape))
+    calls = [_runner(lambda c=c: c(on_device)) for c in (ours, *theirs)]
+    name = f"arg{'min' if minimum else 'max'} {TensorType(dtype, shape)}"
+    return compare(name, *calls, rounds=rounds)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_kernel_wins_where_it_is_enabled(
+    dtype: DType, shape: tuple[int, ...], judged: bool, rounds: int
+) -> None:
+    (kernel,) = kernels_for(Argmax, "cpu")
+    verdict = kernel.supports(Argmax(axis=1), [TensorType(dtype, shape)], "cpu")
+    if not isinstance(verdict, Supported):
+        pytest.skip(verdict.reason)
+    result = measure(dtype, shape, rounds=rounds)
+    print(result)
+    assert not judged or result.not_slower
+
+
+def main() -> None:
+    """Print the table."""
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            for minimum in (False, True):
+                print(measure(dtype, shape, minimum=minimum), flush=True)
+
+
+if __name__ == "__main__":
+    main()
