@@ -1,0 +1,1 @@
+"""Generators of the README's tables, and tests that the README is true."""

@@ -1,0 +1,124 @@
+"""Writes the README's performance table: runs the benchmarks, on a machine that does nothing else.
+
+``python -m tests.docs.performance`` prints it; with ``--write`` it goes into the README, and
+``--rounds 5`` is quick, for a look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import inspect
+import os
+import pkgutil
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import jax
+
+import tests.benchmarks
+from tests.benchmarks.timing import Comparison, geometric_mean
+from tests.docs.markdown import README, table, with_generated
+
+NAME = "performance"
+HEADER = (
+    "what",
+    "RLX, µs",
+    "baseline, µs",
+    "ratio [95 % interval]",
+    "two baselines [95 % interval]",
+    "not slower",
+)
+NOT_JIT = frozenset({"growth", "growth_bare"})
+"""Comparisons whose baseline is not ``jax.jit``: the mean leaves them out."""
+
+
+def modules() -> Iterator[ModuleType]:
+    """Every ``tests/benchmarks/bench_*.py`` with a function ``measure``."""
+    for info in pkgutil.iter_modules(tests.benchmarks.__path__):
+        if info.name.startswith("bench_"):
+            module = importlib.import_module(f"{tests.benchmarks.__name__}.{info.name}")
+            if hasattr(module, "measure"):
+                yield module
+
+
+def machine() -> str:
+    """CPU model, cores that this process may use, versions and date, as one sentence."""
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    return (
+        f"Measured on {cpu_model()}, {cores()} cores, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}, jax {jax.__version__}, "
+        f"device {jax.devices()[0].device_kind}, {today}."
+    )
+
+
+def cpu_model() -> str:
+    """Model of the CPU, or the architecture where the system does not say more."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8") if info.is_file() else ""
+    found = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def rows(results: Mapping[str, Comparison]) -> list[list[str]]:
+    """One row per comparison."""
+    return [
+        [
+            result.name.strip(),
+            f"{result.candidate_us:,.1f}",
+            f"{result.baseline_us:,.1f}",
+            str(result.ratio),
+            str(result.control),
+            "yes" if result.not_slower else "no",
+        ]
+        for result in results.values()
+    ]
+
+
+def performance(rounds: int | None) -> str:
+    """Run every benchmark; return the table with the machine and the mean.
+
+    Args:
+        rounds: how often each side is timed, or None for each benchmark's own number.
+    """
+    parts = [machine()]
+    for module in modules():
+        takes_rounds = "rounds" in inspect.signature(module.measure).parameters
+        results = module.measure(rounds) if rounds and takes_rounds else module.measure()
+        ratios = [r.ratio.middle for key, r in results.items() if key not in NOT_JIT]
+        stem = module.__name__.rpartition(".")[2]
+        parts.append(
+            f"`{stem}`, geometric mean of the ratios to `jax.jit` {geometric_mean(ratios):.3f}:\n\n"
+            f"{table(HEADER, rows(results))}"
+        )
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Print the table, or write it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.docs.performance", description=main.__doc__
+    )
+    parser.add_argument("--write", action="store_true", help="put it into the README")
+    parser.add_argument("--rounds", type=int, default=None, help="timings of each side")
+    options = parser.parse_args()
+    content = performance(options.rounds)
+    if options.write:
+        text = README.read_text(encoding="utf-8")
+        README.write_text(with_generated(text, NAME, content), encoding="utf-8")
+    else:
+        print(content)
+
+
+if __name__ == "__main__":
+    main()
