@@ -57,6 +57,8 @@ class ValueReader:
         if known is None:
             if scan.kind == "type":
                 known = self._types[token] = self._shaped(token, start)
+            elif token in BY_LABEL and scan.text.startswith("[", start + len(token)):
+                scan.fail("a type is required to have a ']' at its end, on its line.", start)
             elif scan.kind == "name" and token in BY_LABEL:
                 known = TOKEN if token == "token" else TensorType(BY_LABEL[token])
             else:

@@ -136,24 +136,23 @@ class _Check:
         """Attributes, types and inference of one node."""
         op: Any = node.op
         types: Any = node.types
-        place = _described(node)
         if not isinstance(cast("object", node.location), Location):
-            self.add(f"{place}: the location is a Location; got {_kind(node.location)}.")
+            self.add(f"{_described(node)}: the location is a Location; got {_kind(node.location)}.")
         wrong = _type_fault(types)
         if wrong:
-            self.add(f"{place}: {wrong}")
+            self.add(f"{_described(node)}: {wrong}")
         elif len(types) != len(_tuple(node.results)):
-            self.add(f"{place}: {len(types)} types and {len(node.results)} results do not match.")
+            self.add(f"{_described(node)}: each of its {len(types)} types needs a result.")
             wrong = "count"
         if not _is_op(op):
-            self.add(f"{place}: the op is required to be an Op; got {_kind(op)}.")
+            self.add(f"{_described(node)}: the op is required to be an Op; got {_kind(op)}.")
             return
         missing = [n for n in op.attribute_names if not hasattr(op, n)]
         found = [f"attribute {n!r} is missing." for n in missing]
         if not missing:
             found = [fault for _, fault in faults(cast("type[Op]", type(op)), op.attributes())]
         for fault in found:
-            self.add(f"{place}: {fault}")
+            self.add(f"{_described(node)}: {fault}")
         if found or wrong or id(node) not in self.sound:
             return
         if any(_type_fault(v.node.types) or v.index >= len(v.node.types) for v in node.inputs):
@@ -161,10 +160,10 @@ class _Check:
         try:
             inferred = op.infer_types([v.type for v in node.inputs])
         except INFER_FAULTS as error:
-            self.add(f"{place}: infer refuses it: {type(error).__name__}: {error}")
+            self.add(f"{_described(node)}: infer refuses it: {type(error).__name__}: {error}")
             return
         if inferred != types:
-            self.add(f"{place}: the inferred types ({_listed(inferred)}) are required; "
+            self.add(f"{_described(node)}: the inferred types ({_listed(inferred)}) are required; "
                      f"got ({_listed(types)}).")  # fmt: skip
 
     def check_leaves(self) -> None:
