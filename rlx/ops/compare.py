@@ -155,21 +155,23 @@ class SelectN(Op):
     """
 
     def infer(self, which: TensorType, *cases: TensorType) -> TensorType:
-        few = bool(cases) and (which.dtype is not DType.BOOL or len(cases) <= 2)
+        count = len(cases)
+        few = count > 0 and (which.dtype is not DType.BOOL or count <= 2)
         self.require(
             "C5",
             few,
             lambda: (
                 f"one or more cases are required, at most two when which is bool; got "
-                f"{len(cases)} and which: {which}. Select by integer."
+                f"{count} and which: {which}. Select by integer."
             ),
             ShapeError,
         )
-        for i, case in enumerate(cases):
-            require_same_type(self, "cases[0]", cases[0], f"cases[{i}]", case)
+        first, *others = cases
+        for i, case in enumerate(others, 1):
+            require_same_type(self, "cases[0]", first, f"cases[{i}]", case)
         require_kind(self, "C3", "which", which, frozenset({Kind.BOOL, Kind.INT, Kind.UINT}))
-        _require_selector_shape(self, "C4", "which", which, "cases[0]", cases[0])
-        return cases[0]
+        _require_selector_shape(self, "C4", "which", which, "cases[0]", first)
+        return first
 
     def evaluate(self, which: Array, *cases: Array) -> Array:
         index = np.clip(which.astype(np.float64), 0, len(cases) - 1).astype(np.int64)

@@ -11,7 +11,7 @@ from rlx.dtypes import DType, Kind
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir.attributes import Array
 from rlx.ir.op import Op, define_op
-from rlx.ops.elementwise import require_kind, require_same_type
+from rlx.ops.elementwise import parts, require_kind, require_same_type
 from rlx.types import TensorType
 
 _COMPLEX = frozenset({Kind.COMPLEX})
@@ -41,7 +41,7 @@ class Real(Op):
         return x.with_dtype(x.dtype.real)
 
     def evaluate(self, x: Array) -> Array:
-        return x.real.copy()
+        return parts(x)[0].copy()
 
 
 @define_op("imag")
@@ -67,7 +67,7 @@ class Imag(Op):
         return x.with_dtype(x.dtype.real)
 
     def evaluate(self, x: Array) -> Array:
-        return x.imag.copy()
+        return parts(x)[1].copy()
 
 
 @define_op("complex")

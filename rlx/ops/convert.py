@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 
 from rlx.dtypes import DType, Kind, as_dtype
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir.attributes import Array
 from rlx.ir.op import Op, define_op
-from rlx.ops.elementwise import ANY, FLOATING, require_kind, round_to
+from rlx.ops.elementwise import ANY, FLOATING, parts, require_kind, round_to
 from rlx.types import TensorType
 
 
@@ -51,7 +53,7 @@ class Convert(Op):
 def convert_array(x: Array, target: DType) -> Array:
     """Convert as XLA does."""
     if np.iscomplexobj(x) and not target.is_complex:
-        x = x.real
+        x = parts(x)[0]
     source = as_dtype(x.dtype)
     if target is DType.BOOL:
         return np.asarray(x.astype(source.compute.numpy, copy=False) != 0)
@@ -206,9 +208,9 @@ class ReducePrecision(Op):
     def evaluate(self, x: Array) -> Array:
         import ml_dtypes
 
-        info = ml_dtypes.finfo(x.dtype)
-        dropped = info.nmant - self.mantissa_bits
-        bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").reshape(x.shape)
+        info = cast("Any", ml_dtypes.finfo(x.dtype))
+        dropped = int(info.nmant) - self.mantissa_bits
+        bits: Array = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").reshape(x.shape)
         if dropped > 0:
             # On the bits, as XLA does: without mantissa bits a tie looks at the exponent's last.
             last = (bits >> dropped) & 1

@@ -110,6 +110,11 @@ def precise(function: Callable[..., Any], *arrays: Array) -> Array:
         return np.asarray(round_to(wide, dtype))
 
 
+def parts(x: Array) -> tuple[Array, Array]:
+    """Real and imaginary parts; views for a complex array."""
+    return np.real(x), np.imag(x)
+
+
 def round_to(wide: Any, dtype: DType) -> Array:
     """Round a wide result to a dtype; integers narrower than a byte wrap around."""
     array = np.asarray(wide)

@@ -5,6 +5,9 @@ No result of these is exact, so `evaluate` computes in double precision and roun
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import numpy as np
 
 from rlx.ir.attributes import Array
@@ -42,9 +45,7 @@ class Erf(Op):
         return unary_result(self, x, FLOATING)
 
     def evaluate(self, x: Array) -> Array:
-        from scipy import special
-
-        return precise(special.erf, x)
+        return precise(_scipy().erf, x)
 
 
 @define_op("erfc")
@@ -69,9 +70,7 @@ class Erfc(Op):
         return unary_result(self, x, FLOATING)
 
     def evaluate(self, x: Array) -> Array:
-        from scipy import special
-
-        return precise(special.erfc, x)
+        return precise(_scipy().erfc, x)
 
 
 @define_op("erf_inv")
@@ -96,9 +95,7 @@ class ErfInv(Op):
         return unary_result(self, x, FLOATING)
 
     def evaluate(self, x: Array) -> Array:
-        from scipy import special
-
-        return precise(special.erfinv, x)
+        return precise(_scipy().erfinv, x)
 
 
 @define_op("lgamma")
@@ -123,9 +120,7 @@ class Lgamma(Op):
         return unary_result(self, x, FLOATING)
 
     def evaluate(self, x: Array) -> Array:
-        from scipy import special
-
-        return precise(special.gammaln, x)
+        return precise(_scipy().gammaln, x)
 
 
 @define_op("digamma")
@@ -175,9 +170,7 @@ class BesselI0e(Op):
         return unary_result(self, x, FLOATING)
 
     def evaluate(self, x: Array) -> Array:
-        from scipy import special
-
-        return precise(special.i0e, x)
+        return precise(_scipy().i0e, x)
 
 
 @define_op("bessel_i1e")
@@ -202,9 +195,7 @@ class BesselI1e(Op):
         return unary_result(self, x, FLOATING)
 
     def evaluate(self, x: Array) -> Array:
-        from scipy import special
-
-        return precise(special.i1e, x)
+        return precise(_scipy().i1e, x)
 
 
 @define_op("polygamma")
@@ -376,59 +367,50 @@ class RegularizedIncompleteBeta(Op):
         return a
 
     def evaluate(self, a: Array, b: Array, x: Array) -> Array:
-        from scipy import special
+        return precise(_scipy().betainc, a, b, x)
 
-        return precise(special.betainc, a, b, x)
+
+def _scipy() -> Any:
+    """SciPy's special functions, imported where they are needed only."""
+    return importlib.import_module("scipy.special")
 
 
 def _digamma(x: Array) -> Array:
-    from scipy import special
-
     pole = (x <= 0) & (x == np.floor(x))
-    return np.where(pole, np.nan, special.digamma(x))
+    return np.where(pole, np.nan, _scipy().digamma(x))
 
 
 def _zeta(x: Array, q: Array) -> Array:
-    from scipy import special
-
     pole = (q <= 0) & (q == np.floor(q))
     at_pole = np.where(x % 2 == 0, np.inf, np.nan)
-    result = np.where(pole & (x != 1), at_pole, special.zeta(x, q))
+    result = np.where(pole & (x != 1), at_pole, _scipy().zeta(x, q))
     return np.where(np.isnan(x) | np.isnan(q), np.nan, result)
 
 
 def _igamma(a: Array, x: Array) -> Array:
-    from scipy import special
-
-    result = special.gammainc(a, x)
+    result = _scipy().gammainc(a, x)
     return np.where(np.isposinf(x) & (a >= 0), 1.0, result)
 
 
 def _igammac(a: Array, x: Array) -> Array:
-    from scipy import special
-
-    result = special.gammaincc(a, x)
+    result = _scipy().gammaincc(a, x)
     return np.where(np.isposinf(x) & (a >= 0), 0.0, result)
 
 
 def _polygamma(n: Array, x: Array) -> Array:
-    from scipy import special
-
     order = np.where((n >= 0) & (n == np.floor(n)), n, np.nan)
     sign = np.where(order % 2 == 0, -1.0, 1.0)
-    higher = sign * special.gamma(order + 1) * _zeta(order + 1, x)
+    higher = sign * _scipy().gamma(order + 1) * _zeta(order + 1, x)
     return np.where(order == 0, _digamma(x), higher)
 
 
 def _igamma_grad_a(a: Array, x: Array) -> Array:
     """Derivative of x^a e^-x Σ x^k / Γ(a + k + 1), term by term."""
-    from scipy import special
-
     usable = (a > 0) & (x > 0) & np.isfinite(a) & np.isfinite(x)
     order, point = np.where(usable, a, 1.0), np.where(usable, x, 1.0)
     logarithm, total = np.log(point), np.zeros_like(point)
     largest = float(np.max(point, initial=1.0))
     for k in range(int(largest + 12 * np.sqrt(largest) + 60)):
-        term = np.exp((order + k) * logarithm - point - special.gammaln(order + k + 1))
-        total += term * (logarithm - special.digamma(order + k + 1))
+        term = np.exp((order + k) * logarithm - point - _scipy().gammaln(order + k + 1))
+        total += term * (logarithm - _scipy().digamma(order + k + 1))
     return np.where(usable, total, np.where((x == 0) & (a > 0), 0.0, np.nan))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlx.ir.attributes import Array
+from rlx.ops.elementwise import parts
 
 
 def direct(function: Callable[[Any, Any], Any], lhs: Array, rhs: Array) -> Array:
@@ -88,7 +89,8 @@ def minimum(lhs: Array, rhs: Array) -> Array:
 
 
 def _before(lhs: Array, rhs: Array) -> Array:
-    return np.where(lhs.real == rhs.real, lhs.imag < rhs.imag, lhs.real < rhs.real)
+    (left, left_imag), (right, right_imag) = parts(lhs), parts(rhs)
+    return np.where(left == right, left_imag < right_imag, left < right)
 
 
 def sign(x: Array) -> Array:

@@ -102,14 +102,19 @@ def integer_pow(ctx: LoweringContext, op: ops.IntegerPow, x: ir.Value) -> ir.Val
     type_ = ctx.output_types[0]
     if op.exponent == 0:
         return ctx.full(1, type_)
-    result, base, left = None, x, abs(op.exponent)
-    while left:
-        if left & 1:
-            result = base if result is None else stablehlo.multiply(result, base)
-        left >>= 1
-        if left:
-            base = stablehlo.multiply(base, base)
+    result = _power_of(x, abs(op.exponent))
     return stablehlo.divide(ctx.full(1, type_), result) if op.exponent < 0 else result
+
+
+def _power_of(x: ir.Value, exponent: int) -> ir.Value:
+    """X to a power ≥ 1, from the lowest bit of the exponent upward."""
+    while not exponent & 1:
+        x, exponent = stablehlo.multiply(x, x), exponent >> 1
+    result = x
+    while exponent := exponent >> 1:
+        x = stablehlo.multiply(x, x)
+        result = stablehlo.multiply(result, x) if exponent & 1 else result
+    return result
 
 
 @lowers(ops.OneMinusSquare)

@@ -24,8 +24,9 @@ def conj(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
 
 @traces("fft")
 def fft(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
-    lengths = ctx.shape(params["fft_lengths"])
-    if not all(isinstance(n, int) and n > 0 for n in lengths):
+    sizes = ctx.shape(params["fft_lengths"])
+    lengths = tuple(n for n in sizes if isinstance(n, int) and n > 0)
+    if len(lengths) < len(sizes):
         return NotImplemented
     kind = ops.FftType[params["fft_type"].name]
     return ops.Fft(fft_type=kind, fft_lengths=lengths, norm=ops.FftNorm.BACKWARD)(x)
