@@ -28,19 +28,15 @@ from rlx.ops.indexing import (
     Take,
 )
 from tests.samples.base import (
-    COMPLEX,
-    FLOATS,
     INTS,
-    NARROW_FLOATS,
-    SUB_BYTE,
     UINTS,
     ErrorSample,
     Sample,
     SymbolicSample,
     draw,
 )
+from tests.samples.shape import DATA
 
-DATA = (DType.BOOL, *FLOATS, *INTS, *UINTS, *COMPLEX, *SUB_BYTE, *NARROW_FLOATS)
 INDEX = (*INTS, *UINTS)
 MODES = tuple(IndexMode)
 KINDS = tuple(ScatterKind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -39,7 +40,18 @@ from tests.samples.base import (
     draw,
 )
 
-DATA = (DType.BOOL, *FLOATS, *INTS, *UINTS, *COMPLEX, *SUB_BYTE, *NARROW_FLOATS)
+
+def _jaxlib() -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in version("jaxlib").split(".")[:2])
+    except PackageNotFoundError:  # NumPy's meaning is tested without it
+        return (99,)
+
+
+# Before 0.8, XLA's CPU returns wrong elements of two bits, or aborts.
+_WHOLE = SUB_BYTE if _jaxlib() >= (0, 8) else tuple(d for d in SUB_BYTE if d.bits != 2)
+
+DATA = (DType.BOOL, *FLOATS, *INTS, *UINTS, *COMPLEX, *_WHOLE, *NARROW_FLOATS)
 """Every dtype whose elements XLA's CPU moves."""
 
 B = symbol("b")
