@@ -25,7 +25,11 @@ from rlx.ir.interpret import interpret as interpret
 from rlx.ir.location import scope as scope
 from rlx.ir.module import Module as Module
 from rlx.ir.operators import constant as constant
+from rlx.ir.references import TensorRef as TensorRef
 from rlx.ir.rewrite import rewrite as rewrite
+from rlx.ir.serialize import load as load
+from rlx.ir.serialize import load_params as load_params
+from rlx.ir.serialize import save as save
 from rlx.ir.text_parse import parse as parse
 from rlx.ir.verify import verify as verify
 from rlx.options.compile import CompileOptions as CompileOptions
