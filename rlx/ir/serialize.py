@@ -43,9 +43,10 @@ from rlx.errors import DTypeError, FormatError, did_you_mean
 from rlx.ir import container
 from rlx.ir.attributes import Array
 from rlx.ir.container import Header, Tensor
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Node, Value, make_node
 from rlx.ir.literals import check_elements
 from rlx.ir.references import References, TensorRef
+from rlx.ir.rewrite import rewrite, rule
 from rlx.ir.text import TEXT_VERSION, parse, print_graph
 from rlx.ops.external import External
 from rlx.types import TensorType
@@ -76,6 +77,7 @@ def save(
             or of another dtype or shape, with a line for each; the file cannot be written.
     """
     path = os.fspath(path)
+    graph = rewrite(graph, _portable)
     _refuse_live(graph)
     text = f"format {TEXT_VERSION}\n\n{print_graph(graph, locations=locations)}\n".encode()
     given = {} if params is None else _checked_params(graph, params)
@@ -161,6 +163,16 @@ def load_params(path: PathLike, *, check: bool = True) -> dict[str, Array]:
             "wrong. The file, or one it refers to, is damaged."
         )
     return arrays
+
+
+@rule(External)
+def _portable(node: Node) -> tuple[Value, ...] | None:
+    """Put the StableHLO text of a live node beside it, where its frontend can give one."""
+    op = node.op
+    if not isinstance(op, External) or op.stablehlo or op.live is None or op.live.portable is None:
+        return None
+    text = op.live.portable()
+    return make_node(op.replace(stablehlo=text), node.inputs).results if text else None
 
 
 def _refuse_live(graph: Graph) -> None:

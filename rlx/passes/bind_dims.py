@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rlx import dims
 from rlx.dims import DimBinding, DimExpr
@@ -59,10 +59,25 @@ def infer_bindings(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> DimBind
 
 
 def _all_symbols(graph: Graph) -> tuple[str, ...]:
+    """Symbols of every type and attribute, inner graphs included."""
     found: set[str] = set()
     for inner in graph.all_graphs():
-        found.update(inner.symbols)
+        for node in inner.nodes():
+            for type_ in node.types:
+                if not type_.is_static:
+                    found.update(type_.symbols)
+            for value in node.op.attributes().values():
+                found.update(_symbols_in(value))
     return tuple(sorted(found))
+
+
+def _symbols_in(value: Any) -> tuple[str, ...]:
+    if isinstance(value, DimExpr):
+        return dims.symbols(value)
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        return tuple(name for item in items for name in _symbols_in(item))
+    return ()
 
 
 def _bind_one(graph: Graph, sizes: Mapping[str, Dim], done: Mapping[int, Graph]) -> Graph:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,6 +91,27 @@ def test_live_nodes_have_portable_text_unless_they_call_back() -> None:
     assert calling.op.live is not None
     assert calling.op.live.portable is not None
     assert calling.op.live.portable() == ()
+
+
+def test_saved_opaque_nodes_run_after_loading(tmp_path: Path) -> None:
+    key = jax.random.key_data(jax.random.key(0))
+
+    def fn(data: jax.Array, a: jax.Array) -> jax.Array:
+        return jax.random.gamma(jax.random.wrap_key_data(data), a)
+
+    a = jnp.array([0.5, 2.0, 3.0])
+    traced = rlx_xla.trace(fn, key, a)
+    assert traced.coverage().external == 1
+    path = tmp_path / "gamma.rlx"
+    rlx.save(traced.graph, path)
+    loaded = rlx.Session("cpu").compile(rlx.load(path))
+    chex.assert_trees_all_equal(loaded(key, a), rlx.Session("cpu").compile(traced)(key, a))
+
+
+def test_callbacks_are_not_saved(tmp_path: Path) -> None:
+    traced = rlx_xla.trace(lambda x: jax.debug.print("{}", x), jnp.ones(3))
+    with pytest.raises(FormatError, match="debug"):
+        rlx.save(traced.graph, tmp_path / "print.rlx")
 
 
 def test_a_huge_text_is_not_read() -> None:
