@@ -21,6 +21,7 @@ from tests.samples.base import (
     SymbolicSample,
     draw,
 )
+from tests.samples.reduction import some
 
 PLAIN: dict[str, Any] = {"lhs_contracting": (1,), "rhs_contracting": (0,)}
 BATCHED: dict[str, Any] = {
@@ -29,6 +30,13 @@ BATCHED: dict[str, Any] = {
     "lhs_batch": (1,),
     "rhs_batch": (3,),
 }
+CASES: tuple[Any, ...] = (
+    ((3, 65), (65, 2), PLAIN),
+    ((1, 1), (1, 63), PLAIN),
+    ((2, 0), (0, 3), PLAIN),
+    ((3, 2, 2, 5), (4, 5, 3, 2), BATCHED),
+    ((3,), (2,), {}),
+)
 DTYPES = (
     *FLOATS,
     *INTS,
@@ -66,13 +74,7 @@ def _numbers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> 
 
 def samples(rng: np.random.Generator) -> Iterator[Sample]:
     for dtype in DTYPES:
-        for left, right, attributes in (
-            ((3, 65), (65, 2), PLAIN),
-            ((1, 1), (1, 63), PLAIN),
-            ((2, 0), (0, 3), PLAIN),
-            ((3, 2, 2, 5), (4, 5, 3, 2), BATCHED),
-            ((3,), (2,), {}),
-        ):
+        for left, right, attributes in some(rng, CASES, dtype):
             inputs = (_numbers(rng, dtype, left), _numbers(rng, dtype, right))
             yield Sample(DotGeneral(**attributes), inputs, f"{dtype}{left}{right}")
         for left, right in (

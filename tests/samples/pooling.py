@@ -29,7 +29,7 @@ from tests.samples.base import (
     SymbolicSample,
     draw,
 )
-from tests.samples.reduction import scalar_graph
+from tests.samples.reduction import scalar_graph, some
 
 
 def window(*sizes: int, **changes: Any) -> dict[str, Any]:
@@ -67,8 +67,7 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
     for kind in WindowKind:
         adds = kind in (WindowKind.SUM, WindowKind.PROD)
         for dtype in (*ordered[1:], *COMPLEX) if adds else ordered:
-            some = CASES if dtype in FLOATS else [CASES[i] for i in rng.permutation(len(CASES))[:2]]
-            for shape, attributes in some:
+            for shape, attributes in some(rng, CASES, dtype, 1):
                 x = draw(rng, dtype, shape, low=0.5, high=2)
                 op = ReduceWindow(kind=kind, **attributes)
                 yield Sample(op, (x,), f"{kind.value} {dtype}{list(shape)}")
@@ -85,7 +84,7 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
     for dtype in (*FLOATS, DType.I32, DType.I8):
         yield from _scatter(rng, dtype)
     for dtype in FLOATS:
-        for shape, attributes in CASES:
+        for shape, attributes in some(rng, CASES, dtype):
             select = WindowSelect.GE if rng.integers(0, 2) else WindowSelect.LE
             operand = rng.permutation(int(np.prod(shape))).reshape(shape).astype(dtype.numpy)
             tangents = draw(rng, dtype, shape)

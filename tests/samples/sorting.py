@@ -20,7 +20,10 @@ from tests.samples.base import (
     SymbolicSample,
     draw,
 )
+from tests.samples.reduction import some
 
+SHAPES = (((65,), 0), ((3, 63), 1), ((9, 2), 0), ((1,), 0), ((0, 2), 0))
+TOPS = (((65,), 7), ((3, 63), 5), ((2, 9), 9), ((2, 1), 1), ((3, 4), 0), ((0, 4), 2))
 ALL = (DType.BOOL, *INTS, *UINTS, *FLOATS, *NARROW_FLOATS)
 
 
@@ -35,21 +38,14 @@ def _with_ties(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -
 
 def samples(rng: np.random.Generator) -> Iterator[Sample]:
     for dtype in ALL:
-        for shape, axis in (((65,), 0), ((3, 63), 1), ((9, 2), 0), ((1,), 0), ((0, 2), 0)):
+        for shape, axis in some(rng, SHAPES, dtype):
             x = _with_ties(rng, dtype, shape)
             index = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape).copy()
             label = f"{dtype}{list(shape)}"
             yield Sample(Sort(axis=axis), (x, index), label)
             descending = bool(rng.integers(0, 2))
             yield Sample(ArgSort(axis=axis, descending=descending), (x,), label)
-        for shape, k in (
-            ((65,), 7),
-            ((3, 63), 5),
-            ((2, 9), 9),
-            ((2, 1), 1),
-            ((3, 4), 0),
-            ((0, 4), 2),
-        ):
+        for shape, k in some(rng, TOPS, dtype):
             if dtype is DType.BOOL:
                 continue
             nan = TopNan.NEVER if rng.integers(0, 2) else TopNan.LARGEST
