@@ -32,7 +32,7 @@ class KernelDispatch:
         policy: the rule for every op that is not named below.
         common_ops: names of ops that take no kernel.
         native_ops: names of ops that must take a kernel.
-        forced: names of kernels to take wherever they support the node.
+        forced: names of kernels that every node of their op must take.
         forbidden: names of kernels never to take.
     """
 

@@ -92,8 +92,7 @@ class FfiKernel(AbstractKernel):
         if isinstance(library, ffi.Unavailable):
             raise ctx.refuse(f"kernel {self.name!r} needs its library; {library.reason}.")
         config = {
-            name: _attribute(value)
-            for name, value in self.attributes(op, ctx.input_types).items()
+            name: _attribute(value) for name, value in self.attributes(op, ctx.input_types).items()
         }
         call = stablehlo.CustomCallOp(
             ctx.result_types,
@@ -119,12 +118,7 @@ def _attribute(value: Any) -> ir.Attribute:
 def _row_major(ranks: Sequence[int]) -> ir.ArrayAttr:
     index = ir.IndexType.get()
     return ir.ArrayAttr.get(
-        [
-            ir.DenseIntElementsAttr.get(
-                _descending(rank), type=index, shape=[rank]
-            )
-            for rank in ranks
-        ]
+        [ir.DenseIntElementsAttr.get(_descending(rank), type=index, shape=[rank]) for rank in ranks]
     )
 
 

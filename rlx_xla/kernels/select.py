@@ -48,9 +48,15 @@ def kernels_for(op: type[Op], platform: str) -> list[AbstractKernel]:
     return sorted(found, key=lambda k: (-k.priority, k.name))
 
 
+def all_kernels() -> list[AbstractKernel]:
+    """Every registered kernel, by name."""
+    load_kernels()
+    return sorted(_KERNELS.values(), key=lambda k: k.name)
+
+
 def load_kernels() -> None:
     """Import our kernel library and the modules of the entry-point group ``rlx_xla.kernels``."""
-    global _loaded  # noqa: PLW0603  imported once, on first use
+    global _loaded
     if _loaded:
         return
     _loaded = True
@@ -72,8 +78,9 @@ def choose(node: Node, platform: str, dispatch: KernelDispatch) -> Implementatio
     kernels = kernels_for(type(op), platform)
     policy = dispatch.policy_for(op.op_name)
     refused: list[Refusal] = []
-    if kernels:
+    if dispatch.forced or dispatch.forbidden:
         _check_names(dispatch)
+    if kernels:
         kernels = sorted(kernels, key=lambda k: k.name not in dispatch.forced)
         types = [v.type for v in node.inputs]
         for kernel in kernels:

@@ -1,0 +1,62 @@
+"""What the pipeline does to traced functions on their way to XLA."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import rlx
+import rlx_xla
+
+
+def test_a_transposed_weight_is_never_moved() -> None:
+    x, w = jnp.ones((1, 512)), jnp.ones((512, 512))
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x, w: x @ w.T, x, w))
+    assert "transpose" not in compiled.stablehlo()
+    assert compiled.memory()["temp"] < 512 * 512 * 4 / 2
+    np.testing.assert_allclose(compiled(x, w), np.full((1, 512), 512.0))
+
+
+def test_a_masked_loss_keeps_its_nan() -> None:
+    def losses(x, mask):
+        loss = jnp.sum(jnp.where(mask, x * jnp.nan, 0.0) + 0.0 * jnp.log(-x))
+        return {"loss": loss, "total": loss + jnp.sum(x)}
+
+    args = (jnp.array([1.0, 1.0]), jnp.array([False, True]))
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(losses, *args))
+    assert all(np.isnan(v) for v in compiled(*args).values())
+
+
+def test_a_jitted_function_prints_once_and_stays_one_function_when_called_often() -> None:
+    @jax.jit
+    def long(x):
+        return jnp.tanh(jnp.exp(jnp.sin(jnp.cos(x) + 1.0) * 2.0) - 3.0)
+
+    x = jnp.ones(3)
+    for fn, calls in ((lambda x: long(x), 0), (lambda x: long(long(x)), 2)):
+        traced = rlx_xla.trace(fn, x)
+        assert str(traced.graph).count(" tanh(") == 1
+        compiled = rlx.Session("cpu").compile(traced)
+        assert compiled.stablehlo().count(" call @") == calls
+        np.testing.assert_allclose(compiled(x), fn(x), rtol=1e-6)
+
+
+def test_an_update_of_huge_ones_embeds_no_literal() -> None:
+    traced = rlx_xla.trace(lambda: jnp.ones((500, 500, 500)).at[100, 100, 100].set(2))
+    lir = rlx.Session("cpu").lower(traced.graph)
+    constants = [n for n in lir.graph.nodes() if n.op.op_name == "constant"]
+    assert sum(n.types[0].nbytes for n in constants) < 10_000
+
+
+def test_validation_accepts_the_pipeline_on_a_traced_network() -> None:
+    def network(w, x):
+        for _ in range(2):
+            x = jax.nn.relu(x @ w.T + 1.0)
+        return jax.nn.softmax(x)
+
+    args = (jnp.ones((4, 4)), jnp.ones((2, 4)))
+    compiled = rlx.Session("cpu").compile(
+        rlx_xla.trace(network, *args), options=rlx.CompileOptions(validate=True)
+    )
+    np.testing.assert_allclose(compiled(*args), jax.jit(network)(*args), rtol=1e-6)
