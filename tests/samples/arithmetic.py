@@ -13,7 +13,6 @@ from tests.samples.base import (
     COMPLEX,
     FLOATS,
     INTS,
-    SUB_BYTE,
     ErrorSample,
     Sample,
     SymbolicSample,
@@ -25,13 +24,14 @@ from tests.samples.elementwise import (
     INTEGERS,
     NUMBERS,
     REALS,
+    SUB_BYTE,
     TINY,
     binary_errors,
     elementwise,
     unary_errors,
 )
 
-_SIGNED_TINY = (DType.I2, DType.I4, *F8)
+_SIGNED_TINY = (*(d for d in SUB_BYTE if d.is_signed), *F8)
 # XLA's power is exp(rhs · log(lhs)) with extra bits.
 _POW_ULP = {DType.F32: 4, DType.F64: 4, DType.F16: 1, DType.BF16: 1}
 

@@ -8,8 +8,15 @@ import numpy as np
 
 from rlx.ir.op import Op
 from rlx.ops import bitwise as ops
-from tests.samples.base import SUB_BYTE, ErrorSample, Sample, SymbolicSample, draw
-from tests.samples.elementwise import BOOL, INTEGERS, binary_errors, elementwise, unary_errors
+from tests.samples.base import ErrorSample, Sample, SymbolicSample, draw
+from tests.samples.elementwise import (
+    BOOL,
+    INTEGERS,
+    SUB_BYTE,
+    binary_errors,
+    elementwise,
+    unary_errors,
+)
 
 _LOGIC: tuple[type[Op], ...] = (ops.And, ops.Or, ops.Xor)
 _SHIFTS: tuple[type[Op], ...] = (
