@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from rlx.ir.graph import Graph, same
+from rlx.dtypes import as_dtype
+from rlx.ir.attributes import Literal
+from rlx.ir.graph import Graph, make_node, same
 from rlx.ir.interpret import interpret
 from rlx.ir.verify import verify
+from rlx.ops.io import Constant, Input
 from rlx.options.compile import CompileOptions
 from rlx.passes import (
     AbstractPass,
@@ -22,7 +25,8 @@ from rlx.passes import (
     PassContext,
     mir_pipeline,
 )
-from tests.conformance.runner import mismatch
+from rlx.types import as_type
+from tests.conformance.runner import all_samples, all_symbolic_samples, mismatch
 from tests.properties.graphs import Drawn, graphs
 
 EXACT: tuple[AbstractPass, ...] = (
@@ -43,15 +47,15 @@ def boundary(graph: Graph) -> list[tuple[str, str]]:
 def assert_same_bits(found: list[np.ndarray[Any, Any]], wanted: list[np.ndarray[Any, Any]]) -> None:
     for got, want in zip(found, wanted, strict=True):
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
-        if want.dtype.kind in "fcV" or want.dtype.name.startswith(("bfloat", "float")):
-            wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
-            np.testing.assert_array_equal(wide_got, wide_want)
-            numbers = ~np.isnan(wide_want)
-            np.testing.assert_array_equal(
-                np.signbit(wide_got)[numbers], np.signbit(wide_want)[numbers]
-            )
-        else:
-            np.testing.assert_array_equal(got, want)
+        dtype = as_dtype(want.dtype)
+        if dtype.is_complex:
+            assert_same_bits([got.real, got.imag], [want.real, want.imag])
+            continue
+        np.testing.assert_array_equal(*(a.astype(dtype.compute.numpy) for a in (got, want)))
+        if dtype.is_float:
+            numbers = ~np.isnan(want.astype(np.float64))
+            signs = [np.signbit(a.astype(np.float64))[numbers] for a in (got, want)]
+            np.testing.assert_array_equal(*signs)
 
 
 @pytest.mark.parametrize("current", EXACT, ids=str)
@@ -83,3 +87,34 @@ def test_the_pipeline_keeps_every_bit(drawn: Drawn) -> None:
     result, _ = mir_pipeline(options).run(drawn.graph, PassContext(options))
     verify(result)
     assert_same_bits(interpret(result, drawn.feeds), interpret(drawn.graph, drawn.feeds))
+
+
+@pytest.mark.parametrize("current", [*EXACT, Decompose()], ids=str)
+def test_passes_take_every_op_with_symbolic_dims(current: AbstractPass) -> None:
+    for sample in all_symbolic_samples():
+        leaves = [
+            Input(name=f"x{i}", dtype=type_.dtype, shape=type_.shape)()
+            for i, type_ in enumerate(map(as_type, sample.types))
+        ]
+        graph = Graph(leaves, (), make_node(sample.op, leaves).results)
+        result = current.run(graph, PassContext())
+        assert boundary(result) == boundary(graph), sample.op
+        assert current.run(result, PassContext()) is result, sample.op
+
+
+def test_every_op_folds_to_its_meaning(rng: np.random.Generator) -> None:
+    folded: set[str] = set()
+    for name, samples in all_samples(rng).items():
+        small = [s for s in samples if s.inputs and sum(a.nbytes for a in s.inputs) <= 4096]
+        for sample in small[:12]:
+            leaves = [Constant(value=Literal(array))() for array in sample.inputs]
+            graph = Graph((), (), make_node(sample.op, leaves).results)
+            result = FoldConstants().run(graph, PassContext())
+            if result is graph:
+                continue
+            folded.add(name)
+            assert_same_bits(interpret(result), interpret(graph))
+            size = sum(n.types[0].nbytes for n in result.nodes())
+            assert size <= 1024 * len(result.outputs), sample.op
+    assert {"add", "convert", "dot_general", "reduce_sum", "sort"} <= folded
+    assert not folded & {"external", "cond", "while", "scan", "call", "rng_bit_generator"}
