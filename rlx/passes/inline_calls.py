@@ -29,15 +29,17 @@ class InlineCalls(AbstractPass):
     max_nodes: int = 4
 
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
-        # Counted by structure: bodies that are equal are one function after elimination.
-        uses = Counter(
-            node.op.body.fingerprint()
+        bodies = [
+            node.op.body
             for inner in graph.all_graphs()
             for node in inner.nodes()
             if isinstance(node.op, Call)
-        )
-        if not uses:
+        ]
+        if not bodies:
             return graph
+        # Counted by structure: bodies that are equal are one function after elimination.
+        uses = Counter(body.fingerprint() for body in bodies)
+        called_once = {body for body in bodies if uses[body.fingerprint()] == 1}
         once: set[Graph] = set()
 
         @rule(Call)
@@ -52,7 +54,7 @@ class InlineCalls(AbstractPass):
         for inner in graph.all_graphs():  # inner ones first: sizes are those after inlining
             made = rewrite(with_graphs(inner, done), inline, nested=False)
             done[inner] = made
-            if uses[inner.fingerprint()] == 1:
+            if inner in called_once:
                 once.add(made)
         return done[graph]
 
