@@ -69,6 +69,9 @@ MIXED = (
 
 def _numbers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Any:
     """Positive floats, so that a relative bound makes sense; integers of the whole range."""
+    if dtype.is_complex:  # the parts of the product stay away from 0
+        real, imag = (draw(rng, dtype.real, shape, low=0.5, high=1.5) for _ in "ri")
+        return (real + 0.1j * imag).astype(dtype.numpy)
     return draw(rng, dtype, shape, low=0.25, high=1.5, special=dtype.is_integer)
 
 
