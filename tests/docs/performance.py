@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
-import inspect
 import os
 import pkgutil
 import platform
@@ -70,6 +69,13 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+def measured(module: ModuleType, options: Mapping[str, int]) -> dict[str, Comparison]:
+    """Run one benchmark: one ``measure`` for everything, or one for each of its ``CASES``."""
+    if not hasattr(module, "CASES"):
+        return module.measure(**options)
+    return {str(case): module.measure(*case, **options) for case in module.CASES}
+
+
 def rows(results: Mapping[str, Comparison]) -> list[list[str]]:
     """One row per comparison."""
     return [
@@ -93,12 +99,11 @@ def performance(rounds: int | None) -> str:
     """
     parts = [machine()]
     for module in modules():
-        takes_rounds = "rounds" in inspect.signature(module.measure).parameters
-        results = module.measure(rounds) if rounds and takes_rounds else module.measure()
+        results = measured(module, {} if rounds is None else {"rounds": rounds})
         ratios = [r.ratio.middle for key, r in results.items() if key not in NOT_JIT]
         stem = module.__name__.rpartition(".")[2]
         parts.append(
-            f"`{stem}`, geometric mean of the ratios to `jax.jit` {geometric_mean(ratios):.3f}:\n\n"
+            f"`{stem}`, geometric mean of the ratios {geometric_mean(ratios):.3f}:\n\n"
             f"{table(HEADER, rows(results))}"
         )
     return "\n\n".join(parts)
