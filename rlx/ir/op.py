@@ -146,15 +146,19 @@ class Op:
         if found == wanted:
             return
         self.require(label, len(found) == len(wanted), message)
+        undecided: InconclusiveDimError | None = None
         for lhs, rhs in zip(found, wanted, strict=True):
             try:
                 equal = dims.equal(lhs, rhs)
             except InconclusiveDimError as error:
-                text = message if isinstance(message, str) else message()
-                raise InconclusiveDimError(
-                    f"{self.op_name} [{label}]: {text} {error}", label=label
-                ) from error
+                undecided = undecided or error  # a later axis may differ for certain
+                continue
             self.require(label, equal, message)
+        if undecided is not None:
+            text = message if isinstance(message, str) else message()
+            raise InconclusiveDimError(
+                f"{self.op_name} [{label}]: {text} {undecided}", label=label
+            ) from undecided
 
     def operand_names(self, count: int) -> list[str]:
         """Name ``count`` inputs; a variadic one is numbered ``xs[0]``, ``xs[1]`` and so on."""

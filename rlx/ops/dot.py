@@ -135,19 +135,28 @@ class DotGeneral(Op):
                 f"{self.lhs_batch} with {self.rhs_batch}. Pair them."
             ),
         )
-        for label, role, left, right in (
-            ("C2", "contracting", self.lhs_contracting, self.rhs_contracting),
-            ("C3", "batch", self.lhs_batch, self.rhs_batch),
-        ):
-            self.require_same_dims(
-                label,
-                tuple(lhs.shape[i] for i in left),
-                tuple(rhs.shape[i] for i in right),
-                lambda role=role, left=left, right=right: (
-                    f"{role} axes are required to have one size; got lhs: {lhs} with {left} and "
-                    f"rhs: {rhs} with {right}. Check the axes."
-                ),
+
+        def message(role: str) -> str:
+            left, right = (self.lhs_batch, self.rhs_batch)
+            if role == "contracting":
+                left, right = (self.lhs_contracting, self.rhs_contracting)
+            return (
+                f"{role} axes are required to have one size; got lhs: {lhs} with {left} and "
+                f"rhs: {rhs} with {right}. Check the axes."
             )
+
+        self.require_same_dims(
+            "C2",
+            tuple(lhs.shape[i] for i in self.lhs_contracting),
+            tuple(rhs.shape[i] for i in self.rhs_contracting),
+            lambda: message("contracting"),
+        )
+        self.require_same_dims(
+            "C3",
+            tuple(lhs.shape[i] for i in self.lhs_batch),
+            tuple(rhs.shape[i] for i in self.rhs_batch),
+            lambda: message("batch"),
+        )
         result = check_product(self, lhs, rhs, self.preferred_element_type, "C4")
         self.require(
             "C5",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -296,3 +297,37 @@ def legalize_chlo(module: ir.Module) -> None:
 
 
 _passes_registered: list[bool] = []
+
+
+def dense_elements(array: np.ndarray) -> ir.DenseElementsAttr:
+    """Return an array as an attribute in the current context, bit for bit, for every dtype."""
+    element = element_type(array.dtype)
+    shape = list(array.shape)
+    data: Any = np.ascontiguousarray(array)
+    if data.dtype == np.bool_:
+        return _dense_bool(data, shape, element)
+    if data.dtype.isbuiltin != 1:  # a dtype of ml_dtypes: hand over its bits
+        data = data.view({1: np.uint8, 2: np.uint16}[data.dtype.itemsize])
+    return ir.DenseElementsAttr.get(data, type=element, shape=shape)
+
+
+def _dense_bool(data: Any, shape: list[int], element: ir.Type) -> ir.DenseElementsAttr:
+    """Bits take a byte each in newer versions of MLIR; older ones pack eight into a byte."""
+    if _bools_are_bytes():
+        return ir.DenseElementsAttr.get(data.view(np.uint8), type=element, shape=shape)
+    if 1 < data.size <= 8:  # a single packed byte would be taken for a splat
+        bits = [ir.BoolAttr.get(bool(b)) for b in data.reshape(-1)]
+        return ir.DenseElementsAttr.get(bits, ir.RankedTensorType.get(shape, element))
+    packed = np.packbits(data, bitorder="little")
+    return ir.DenseElementsAttr.get(packed, type=element, shape=shape)
+
+
+@functools.cache
+def _bools_are_bytes() -> bool:
+    with new_context():
+        bit = ir.IntegerType.get_signless(1)
+        try:
+            ir.DenseElementsAttr.get(np.ones(16, np.uint8), type=bit, shape=[16])
+        except ValueError:
+            return False
+    return True

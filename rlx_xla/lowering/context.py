@@ -11,7 +11,7 @@ from rlx.dtypes import DType
 from rlx.errors import LoweringError
 from rlx.ir.location import Location
 from rlx.types import Dim, TensorType
-from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat.mlir import dense_elements as dense
 from rlx_xla._jax_compat.mlir import ir, stablehlo
 
 if TYPE_CHECKING:
@@ -108,18 +108,6 @@ class LoweringContext:
         """An error of this rule, with op and location: ``raise ctx.refuse(...)``."""
         where = f" at {self.node.location}" if self.node.location else ""
         return LoweringError(f"lowering of {self.node.op.op_name}{where}: {message}")
-
-
-def dense(array: np.ndarray[Any, Any]) -> ir.DenseElementsAttr:
-    """An array as an MLIR attribute, bit for bit, for every dtype."""
-    element = mlir.element_type(array.dtype)
-    shape = list(array.shape)
-    data: Any = np.ascontiguousarray(array)
-    if data.dtype == np.bool_:
-        data = np.packbits(data, bitorder="little")
-    elif data.dtype.isbuiltin != 1:  # a dtype of ml_dtypes: hand over its bits
-        data = data.view({1: np.uint8, 2: np.uint16}[data.dtype.itemsize])
-    return ir.DenseElementsAttr.get(data, type=element, shape=shape)
 
 
 def i64_array(values: Sequence[Dim]) -> ir.DenseI64ArrayAttr:
