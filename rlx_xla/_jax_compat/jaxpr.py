@@ -258,6 +258,20 @@ def called_jaxpr(name: str, params: Mapping[str, Any]) -> Any | None:
     return None
 
 
+def wants_inlining(params: Mapping[str, Any]) -> bool:
+    """Tell whether a ``jit`` equation's caller asked for its body in place.
+
+    A bool before 0.12, an enumeration since: ``JAX_EARLY`` and ``JAX_LATE`` inline within JAX.
+    """
+    inline = params.get("inline", False)
+    return inline is True or getattr(inline, "name", "").startswith("JAX_")
+
+
 def call_name(params: Mapping[str, Any]) -> str:
     """Return the name of the function that a ``jit`` equation calls, or ``""``."""
     return str(params.get("name", ""))
+
+
+def x64_enabled() -> bool:
+    """Tell whether JAX makes 64-bit values in this thread."""
+    return bool(jax.config.read("jax_enable_x64"))
