@@ -22,6 +22,7 @@ from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 from jaxlib.version import __version__ as _jaxlib_version
 
 from rlx.errors import CompileError
+from rlx_xla._jax_compat.culprit import find_culprit
 from rlx_xla._jax_compat.mlir import ir
 
 if TYPE_CHECKING:
@@ -103,31 +104,56 @@ def compile_module(
         The loaded executable.
 
     Raises:
-        CompileError: XLA refuses the module, or an option is unknown.
+        CompileError: XLA refuses the module (the op and its source line are named where that op
+            is refused alone too), or an option is unknown.
     """
-    client = device.client
-    with module.context:
-        module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
     try:
         options = _compile_options(device, compiler_options)
-        with _dispatch.log_elapsed_time(
-            "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec",
-            fun_name=name,
-            event=BACKEND_COMPILE_EVENT,
-        ):
-            return _compiler.compile_or_get_cached(
-                client,
-                module,
-                np.array([device], dtype=object),
-                options,
-                tuple(host_callbacks),
-                _jax.DeviceList((device,)),
-            )
+        return _compile(module, device, name, options, host_callbacks)
     except (JaxRuntimeError, ValueError, ir.MLIRError) as error:
         raise CompileError(
             f"compile {name}: XLA must accept the module for {device}; XLA says: {error}. "
-            "The op's location names the line that made it."
+            f"{_where(module, device, name, str(error))}"
         ) from error
+
+
+def _compile(
+    module: ir.Module, device: Device, name: str, options: Any, host_callbacks: Sequence[Any]
+) -> Any:
+    with module.context:
+        module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+    with _dispatch.log_elapsed_time(
+        "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec",
+        fun_name=name,
+        event=BACKEND_COMPILE_EVENT,
+    ):
+        return _compiler.compile_or_get_cached(
+            device.client,
+            module,
+            np.array([device], dtype=object),
+            options,
+            tuple(host_callbacks),
+            _jax.DeviceList((device,)),
+        )
+
+
+def _where(module: ir.Module, device: Device, name: str, message: str) -> str:
+    """Name the op and line that XLA refuses, with what to do."""
+
+    def refusal(alone: ir.Module) -> str | None:
+        try:
+            _compile(alone, device, f"{name}_alone", _compile_options(device, None), ())
+        except (JaxRuntimeError, ValueError, ir.MLIRError) as error:
+            return str(error)
+        return None
+
+    found = find_culprit(module, message, refusal)
+    if found is None:
+        return (
+            "No op of it is refused alone: compile parts of the graph to find which ones are "
+            "refused together, and leave out compiler_options if any were given."
+        )
+    return f"The op refused is {found}. Replace it, or compile for another device."
 
 
 def _compile_options(device: Device, compiler_options: Mapping[str, Any] | None) -> Any:
