@@ -7,10 +7,9 @@ from typing import cast
 from rlx.dtypes import DType
 from rlx.ir.attributes import Opaque
 from rlx.ops.external import External
-from rlx_xla._jax_compat import equations, mlir
-from rlx_xla._jax_compat.jaxpr import abstract
-from rlx_xla._jax_compat.mlir import func, ir
-from rlx_xla.lowering import foreign
+from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat.mlir import ir
+from rlx_xla.lowering import foreign, jax_function
 from rlx_xla.lowering.context import LoweringContext
 from rlx_xla.lowering.registry import lowers
 from rlx_xla.tracing.external import LiveEquation
@@ -26,15 +25,13 @@ def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir
         _check_types(ctx, op, source)
     shift_callbacks(source, ctx.module.callback_base)
     ctx.module.callback_base = len(ctx.module.host_callbacks)
-    name = mlir.merge_module(source, ctx.module.module, f"external_{op.name}", ctx.module.symbols)
     values = list(operands)
     token = values.pop() if op.effect else None
-    main = cast("func.FuncOp", ctx.module.symbols[name])
+    main = mlir.main_function(source)
     takes_token = any("token" in str(t) for t in main.type.inputs)
     if takes_token and token is not None:
         values.insert(0, token)
-    callee = ir.FlatSymbolRefAttr.get(name)
-    results: list[ir.Value] = list(func.CallOp(list(main.type.results), callee, values).results)
+    results = jax_function.merged(ctx, source, f"external_{op.name}", values)
     if token is None:
         return results
     if takes_token:
@@ -70,11 +67,7 @@ def _check_types(ctx: LoweringContext, op: External, source: ir.Module) -> None:
 def _lower_live(ctx: LoweringContext, op: External) -> str:
     live = cast("LiveEquation", cast("Opaque", op.live).value)
     types = [t for t in ctx.input_types if t.dtype is not DType.TOKEN]
-    avals = [abstract(t.shape, t.dtype.numpy) for t in types]
-    text, callbacks, keepalive = equations.lower_function(live.function, avals, ctx.platform)
-    ctx.module.host_callbacks.extend(callbacks)
-    ctx.module.keepalive.append(keepalive)
-    return text
+    return jax_function.lower(ctx, live.function, types)
 
 
 def shift_callbacks(module: ir.Module, base: int) -> None:

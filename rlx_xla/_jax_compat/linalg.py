@@ -1,0 +1,35 @@
+"""JAX's linear algebra as functions of raw arrays, one per primitive, on JAX 0.7.2 to 0.12."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax._src.lax import linalg as _linalg
+
+geqrf = _linalg.geqrf
+"""``a, taus`` of matrices."""
+
+
+def geqp3(a: jax.Array, jpvt: jax.Array) -> Any:
+    """``a, jpvt, taus`` of matrices and the columns to keep in front."""
+    return _linalg.geqp3(a, jpvt)
+
+
+def eigh(a: jax.Array, *, lower: bool, sort_eigenvalues: bool, method: str | None) -> Any:
+    """``v, w`` of Hermitian matrices; ``method`` is a name in JAX's enumeration."""
+    settings: dict[str, Any] = {}
+    if method is not None:
+        settings["implementation"] = _linalg.EighImplementation[method]
+    return _linalg.eigh(
+        a, lower=lower, sort_eigenvalues=sort_eigenvalues, symmetrize_input=False, **settings
+    )
+
+
+def svd(a: jax.Array, *, full_matrices: bool, compute_uv: bool, method: str | None) -> Any:
+    """``s, u, vt`` of matrices, or ``s`` in a tuple."""
+    algorithm = None if method is None else _linalg.SvdAlgorithm[method]
+    made: Any = _linalg.svd(
+        a, full_matrices=full_matrices, compute_uv=compute_uv, algorithm=algorithm
+    )
+    return (made[1], made[0], made[2]) if compute_uv else (made,)
