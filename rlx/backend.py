@@ -100,6 +100,9 @@ _UNREACHABLE = {
     "hexagon": _Unreachable("Hexagon"), "qnn": _Unreachable("QNN"),
 }  # fmt: skip
 
+_XLA_DEVICES = ("cpu", "cuda", "gpu", "rocm", "tpu")
+"""Names that the package rlx-xla registers where it is installed."""
+
 Factory = Callable[[str], AbstractBackend]
 _FACTORIES: dict[str, Factory] = {}
 
@@ -168,7 +171,13 @@ def _unknown(device: str, kind: str) -> DeviceError:
             f"registered: {listing}. Register a backend for it with rlx.register_backend, or "
             "install a PJRT plugin."
         )
+    if kind in _XLA_DEVICES:
+        return DeviceError(
+            f"no backend registered for device {device!r}; registered: {listing}. "
+            "Install rlx-xla, which registers XLA's devices (pip install rlx-xla)."
+        )
+    names = [*known, *_XLA_DEVICES, *_UNREACHABLE]
     return DeviceError(
         f"no backend registered for device {device!r}; registered: {listing}."
-        f"{did_you_mean(kind, [*known, *_UNREACHABLE])} Add one with rlx.register_backend."
+        f"{did_you_mean(kind, names)} Add one with rlx.register_backend."
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx import backend
 from rlx.errors import CompileError, DeviceError, DimError, RunError, ShapeError
 
 DEVICES = [d for d in ("interpret", "cpu") if d in rlx.registered_devices()]
@@ -186,12 +187,21 @@ def test_threads_see_whole_bindings(session: rlx.Session) -> None:
 
 
 def test_unknown_devices_are_explained() -> None:
-    with pytest.raises(DeviceError, match=r"registered: .*cpu.*Did you mean 'cpu'"):
+    with pytest.raises(DeviceError, match=r"registered: .*interpret.*Did you mean 'cpu'"):
         rlx.Session("cpuu")
     with pytest.raises(DeviceError, match="Metal is not available"):
         rlx.Session("metal")
     with pytest.raises(DeviceError):
         rlx.Session("cpu:99")
+
+
+def test_a_device_of_xla_without_its_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rlx alone is installed: no entry point names a backend."""
+    monkeypatch.setattr(backend, "_FACTORIES", {})
+    monkeypatch.setattr(backend, "entry_points", lambda **_: ())
+    with pytest.raises(DeviceError, match=r"'tpu:1'; registered: interpret\. Install rlx-xla"):
+        rlx.Session("tpu:1")
+    assert rlx.registered_devices() == ["interpret"]
 
 
 def test_only_graphs_compile(session: rlx.Session) -> None:
