@@ -13,8 +13,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import random as _random
 
 from rlx_xla._jax_compat.jaxpr import ClosedJaxpr, abstract, enable_x64, trace_function
+from rlx_xla._jax_compat.keys import wrap_key
+
+# The package that 0.10 made of the module keeps its functions in a module of its own.
+_core_random: Any = getattr(_random, "core", _random)
 
 
 def implementation(dtype: Any) -> Any:
@@ -44,6 +49,39 @@ def bits_jaxpr(impl: Any, keys: Sequence[Any], bit_width: int, shape: Sequence[A
     """Return key data of keys[keys] → uint<bit_width>[keys, shape]."""
     settings = (int(bit_width), tuple(shape))
     return _traced(impl, "random_bits", settings, (_data(impl, keys),), *_state())
+
+
+def gamma_jaxpr(
+    impl: Any, keys: Sequence[Any], shape: Sequence[Any], dtype: np.dtype, log_space: bool
+) -> ClosedJaxpr | None:
+    """Return (key data of keys[keys], concentrations[shape]) → samples[shape] as JAX lowers it.
+
+    None where this JAX has the implementation under another name.
+    """
+    implement = getattr(_core_random, "_gamma_impl", None)
+    if implement is None:
+        return None
+    avals = (_data(impl, keys), (tuple(shape), np.dtype(dtype)))
+    return _traced_gamma(implement, impl, avals, log_space, *_state())
+
+
+@functools.lru_cache(maxsize=256)
+def _traced_gamma(
+    implement: Callable[..., Any],
+    impl: Any,
+    avals: tuple[tuple[tuple[Any, ...], np.dtype], ...],
+    log_space: bool,
+    partitionable: bool,
+    x64: bool,
+) -> ClosedJaxpr:
+    del partitionable, x64  # part of the key only
+
+    def function(data: jax.Array, concentrations: jax.Array) -> jax.Array:
+        keys = wrap_key(data, impl.name)
+        return implement(keys, concentrations, log_space=log_space, use_vmap=True)
+
+    with enable_x64() if avals[1][1].itemsize == 8 else contextlib.nullcontext():
+        return trace_function(function, [abstract(s, d) for s, d in avals]).jaxpr
 
 
 def _data(impl: Any, keys: Sequence[Any]) -> tuple[tuple[Any, ...], np.dtype]:

@@ -83,6 +83,9 @@ def round(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
 
 @traces("clamp")
 def clamp(ctx: TraceContext, params: dict[str, Any], lower: Value, x: Value, upper: Value) -> Value:
+    if x.dtype.is_complex:
+        lower, x, upper = ctx.same_shape(lower, x, upper)
+        return ops.Min()(ops.Max()(x, lower), upper)
     return ops.Clamp()(lower, x, upper)
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 from rlx.ir.graph import Value, make_node
 from rlx.ops import convert as ops
+from rlx_xla._jax_compat import placement
 from rlx_xla.tracing.context import TraceContext
 from rlx_xla.tracing.registry import traces
 
 
 @traces("convert_element_type")
 def convert_element_type(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
-    if params.get("sharding") is not None:
+    if not placement.is_open(params.get("sharding")):
         return NotImplemented
     return x.convert(ctx.out_type.dtype)
 
@@ -31,6 +32,12 @@ def reduce_precision(ctx: TraceContext, params: dict[str, Any], x: Value) -> Val
 @traces("copy", "copy_p")
 def copy(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
     return ops.Copy()(x)
+
+
+@traces("device_put")
+def device_put(ctx: TraceContext, params: dict[str, Any], *xs: Value) -> Any:
+    """A graph runs on one device, which its session chooses."""
+    return xs if all(map(placement.is_open, params["devices"])) else NotImplemented
 
 
 @traces("stop_gradient")

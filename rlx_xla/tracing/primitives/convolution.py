@@ -6,6 +6,7 @@ from typing import Any
 
 from rlx.ir.graph import Value
 from rlx.ops.convolution import ConvGeneralDilated
+from rlx_xla._jax_compat import placement
 from rlx_xla.tracing.context import TraceContext
 from rlx_xla.tracing.primitives.dot import dot_precision, preferred
 from rlx_xla.tracing.registry import traces
@@ -16,7 +17,7 @@ def conv_general_dilated(
     ctx: TraceContext, params: dict[str, Any], lhs: Value, rhs: Value
 ) -> Value:
     precision = dot_precision(params.get("precision"))
-    if precision is None or params.get("out_sharding") is not None:
+    if precision is None or not placement.is_open(params.get("out_sharding")):
         return NotImplemented
     lhs_spec, rhs_spec, out_spec = params["dimension_numbers"]
     return ConvGeneralDilated(

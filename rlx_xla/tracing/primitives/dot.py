@@ -9,6 +9,7 @@ import jax
 from rlx.dtypes import DType, as_dtype
 from rlx.ir.graph import Value
 from rlx.ops.dot import DEFAULT_PRECISION, DotGeneral, DotPrecision
+from rlx_xla._jax_compat import placement
 from rlx_xla.tracing.context import TraceContext
 from rlx_xla.tracing.registry import traces
 
@@ -34,7 +35,7 @@ def preferred(params: dict[str, Any], *operands: Value, result: DType) -> DType 
 @traces("dot_general")
 def dot_general(ctx: TraceContext, params: dict[str, Any], lhs: Value, rhs: Value) -> Value:
     precision = dot_precision(params.get("precision"))
-    if precision is None or params.get("out_sharding") is not None:
+    if precision is None or not placement.is_open(params.get("out_sharding")):
         return NotImplemented
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = params["dimension_numbers"]
     return DotGeneral(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlx.ir.graph import Value
+from rlx.ops.arithmetic import Max, Min
 from rlx.ops.pooling import (
     ReduceWindow,
     ReduceWindowGeneral,
@@ -14,7 +15,7 @@ from rlx.ops.pooling import (
     WindowSelect,
 )
 from rlx_xla.tracing.context import TraceContext
-from rlx_xla.tracing.primitives.reduction import scalar_body
+from rlx_xla.tracing.primitives.reduction import complex_order, scalar_body
 from rlx_xla.tracing.registry import traces
 
 
@@ -38,9 +39,12 @@ def _is_static(ctx: TraceContext, params: dict[str, Any]) -> bool:
 
 
 def _plain(kind: WindowKind, ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
-    complex_order = x.dtype.is_complex and kind in (WindowKind.MAX, WindowKind.MIN)
-    if complex_order or not _is_static(ctx, params):
+    if not _is_static(ctx, params):
         return NotImplemented
+    if x.dtype.is_complex and kind in (WindowKind.MAX, WindowKind.MIN):
+        body, initial = complex_order(Max if kind is WindowKind.MAX else Min, x.dtype)
+        made = ReduceWindowGeneral(body=body, **_window(ctx, params))(x, initial)
+        return made[0] if isinstance(made, tuple) else made
     return ReduceWindow(kind=kind, **_window(ctx, params))(x)
 
 
@@ -76,7 +80,8 @@ def _selected(params: dict[str, Any]) -> WindowSelect:
 def select_and_scatter_add(
     ctx: TraceContext, params: dict[str, Any], source: Value, operand: Value
 ) -> Value:
-    if operand.dtype.is_complex or not _is_static(ctx, params):
+    number = operand.dtype.is_integer or operand.dtype.is_float
+    if not number or not _is_static(ctx, params):
         return NotImplemented
     window = _window(ctx, params, dilations=False)
     return SelectAndScatterAdd(select=_selected(params), **window)(source, operand)

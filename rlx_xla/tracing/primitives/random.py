@@ -95,6 +95,17 @@ def random_bits(ctx: TraceContext, params: dict[str, Any], keys: Value) -> Value
     return _run(ctx, made, keys)
 
 
+@traces("random_gamma")
+def random_gamma(
+    ctx: TraceContext, params: dict[str, Any], keys: Value, concentrations: Value
+) -> Value:
+    aval, other = ctx.in_avals
+    impl = implementations.implementation(aval.dtype)
+    log_space = bool(params["log_space"])
+    made = implementations.gamma_jaxpr(impl, aval.shape, other.shape, other.dtype, log_space)
+    return NotImplemented if made is None else _run(ctx, made, keys, concentrations)
+
+
 def _run(ctx: TraceContext, closed: Any, *operands: Value) -> Value:
     (result,) = ctx.inline(closed, operands)
     return result

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from rlx.dtypes import as_dtype
+import numpy as np
+
+from rlx.dtypes import DType, as_dtype
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Op
+from rlx.ir.operators import constant
+from rlx.ops.arithmetic import Max, Min
+from rlx.ops.io import Input
+from rlx.ops.pooling import ReduceWindowGeneral
 from rlx.ops.reduction import (
     Argmax,
     Argmin,
@@ -46,14 +53,16 @@ def reduce_prod(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
 @traces("reduce_max")
 def reduce_max(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
     if x.dtype.is_complex:
-        return NotImplemented
+        body, initial = complex_order(Max, x.dtype)
+        return _single(Reduce(axes=_axes(params), body=body)(x, initial))
     return ReduceMax(axes=_axes(params))(x)
 
 
 @traces("reduce_min")
 def reduce_min(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
     if x.dtype.is_complex:
-        return NotImplemented
+        body, initial = complex_order(Min, x.dtype)
+        return _single(Reduce(axes=_axes(params), body=body)(x, initial))
     return ReduceMin(axes=_axes(params))(x)
 
 
@@ -89,6 +98,43 @@ def _cumulative(op: type[Op], params: dict[str, Any], x: Value) -> Value:
     return made(axis=int(params["axis"]), reverse=bool(params["reverse"]), exclusive=False)(x)
 
 
+def complex_order(op: type[Max | Min], dtype: DType) -> tuple[Graph, Value]:
+    """JAX's order of complex numbers: a reduction's computation, and where it starts."""
+    least = -np.inf if op is Max else np.inf
+    return _order_body(op, dtype), constant(np.asarray(complex(least), dtype.numpy))
+
+
+@functools.cache
+def _order_body(op: type[Max | Min], dtype: DType) -> Graph:
+    leaves: list[Value] = [Input(name=name, dtype=dtype, shape=())() for name in ("x0", "x1")]
+    return Graph(leaves, (), (op()(*leaves),), name=f"complex_{op.op_name}")
+
+
+def _ordered_scan(op: type[Max | Min], params: dict[str, Any], x: Value) -> Value:
+    """A cumulative reduction as a window that ends, or begins, at each element."""
+    axis, size = int(params["axis"]), x.shape[int(params["axis"])]
+    if not isinstance(size, int):
+        return NotImplemented
+    if not size:
+        return x
+    body, initial = complex_order(op, x.dtype)
+    ones, none = (1,) * x.rank, ((0, 0),) * x.rank
+    pad = (0, size - 1) if params["reverse"] else (size - 1, 0)
+    made = ReduceWindowGeneral(
+        body=body,
+        window_dimensions=(*ones[:axis], size, *ones[axis + 1 :]),
+        window_strides=ones,
+        padding=(*none[:axis], pad, *none[axis + 1 :]),
+        base_dilation=ones,
+        window_dilation=ones,
+    )
+    return _single(made(x, initial))
+
+
+def _single(made: Any) -> Value:
+    return made[0] if isinstance(made, tuple) else made
+
+
 @traces("cumsum")
 def cumsum(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
     return _cumulative(CumSum, params, x)
@@ -101,12 +147,12 @@ def cumprod(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
 
 @traces("cummax")
 def cummax(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
-    return NotImplemented if x.dtype.is_complex else _cumulative(CumMax, params, x)
+    return _ordered_scan(Max, params, x) if x.dtype.is_complex else _cumulative(CumMax, params, x)
 
 
 @traces("cummin")
 def cummin(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
-    return NotImplemented if x.dtype.is_complex else _cumulative(CumMin, params, x)
+    return _ordered_scan(Min, params, x) if x.dtype.is_complex else _cumulative(CumMin, params, x)
 
 
 @traces("cumlogsumexp")

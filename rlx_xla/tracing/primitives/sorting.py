@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlx.dtypes import DType
 from rlx.ir.graph import Value
 from rlx.ops.shape import Transpose
 from rlx.ops.sorting import Sort, TopK, TopNan
@@ -28,6 +29,9 @@ def top_k(ctx: TraceContext, params: dict[str, Any], x: Value) -> tuple[Value, .
     k = ctx.dim(params["k"])
     if not isinstance(k, int):
         return NotImplemented
+    if x.dtype is DType.BOOL:
+        values, indices = top_k(ctx, params, x.convert(DType.U8))
+        return values.convert(DType.BOOL), indices
     axis, last = int(params.get("axis", x.rank - 1)), x.rank - 1
     # A stable result is one of those that an unstable top_k may give, so is_stable needs no care.
     op = TopK(k=k, nan=TopNan.LARGEST)
