@@ -73,23 +73,28 @@ class Opaque:
     """A live Python object inside an attribute, compared by identity; never printed or saved.
 
     Attributes:
+        counts: whether it is part of the op's meaning. One that is not only knows more of where the
+            op comes from; it is left out of equality and of fingerprints, as if it were None.
         value: the object, for instance a jaxpr.
         evaluate: NumPy meaning supplied by the backend that made the node, or None.
         portable: gives StableHLO text by platform, for saving; empty where there is none.
     """
 
-    __slots__ = ("evaluate", "portable", "value")
+    __slots__ = ("counts", "evaluate", "portable", "value")
 
     def __init__(
         self,
         value: object,
         evaluate: Callable[..., Any] | None = None,
         portable: Callable[[], tuple[tuple[str, str], ...]] | None = None,
+        *,
+        counts: bool = True,
     ) -> None:
         """Wrap an object."""
         self.value = value
         self.evaluate = evaluate
         self.portable = portable
+        self.counts = counts
 
     def __repr__(self) -> str:
         return f"Opaque({type(self.value).__name__})"
@@ -134,4 +139,6 @@ def key(value: Any) -> Hashable:
         return ("bool", value)
     if kind is tuple:
         return tuple(key(item) for item in value)
+    if kind is Opaque and not value.counts:
+        return None
     return value

@@ -358,5 +358,5 @@ def _encode(value: Any, digests: Mapping[int, str]) -> object:
     if isinstance(value, DimExpr):
         return ("dim", str(value))
     if isinstance(value, Opaque):
-        return ("opaque", id(value))
+        return ("opaque", id(value)) if value.counts else None
     return value

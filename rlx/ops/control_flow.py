@@ -19,7 +19,7 @@ from rlx.ir.op import Op, define_op
 from rlx.types import Dim, TensorType
 
 if TYPE_CHECKING:
-    from rlx.ir.attributes import Array
+    from rlx.ir.attributes import Array, Opaque
     from rlx.ir.graph import Graph, Value
 
 
@@ -48,6 +48,8 @@ class Call(Op):
         name: the function's name, for people.
         kind: where the call comes from: a jit, a rematerialised block, or a function with its
             own derivative.
+        live: the frontend's own call, which knows a derivative rule or a policy; it is lost when
+            the graph is saved, and does not count in equality.
 
     Result:
         The body's outputs, then its tokens.
@@ -62,6 +64,7 @@ class Call(Op):
     body: Graph
     name: str = ""
     kind: CallKind = CallKind.JIT
+    live: Opaque | None = None
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         _check_inputs(self, "C1", "C2", "body", self.body, _numbered("operands", operands))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from rlx.dtypes import DType
+from rlx.ir.attributes import Opaque
 from rlx.ir.graph import Graph, Value
 from rlx.ir.operators import broadcast_to, constant
 from rlx.types import Dim, Shape, TensorType
@@ -24,19 +25,19 @@ class TraceContext:
         in_types: RLX types of the arguments.
         out_types: RLX types of the results; rules convert or check against these.
         walker: the trace itself.
+        equation: JAX's equation.
     """
 
-    __slots__ = ("in_avals", "in_types", "out_avals", "out_types", "walker")
+    __slots__ = ("equation", "in_avals", "in_types", "out_avals", "out_types", "walker")
 
-    def __init__(
-        self, walker: JaxprWalker, in_avals: Sequence[Any], out_avals: Sequence[Any]
-    ) -> None:
+    def __init__(self, walker: JaxprWalker, equation: Any) -> None:
         """Look at the trace from an equation."""
         self.walker = walker
-        self.in_avals = tuple(in_avals)
-        self.out_avals = tuple(out_avals)
-        self.in_types: tuple[TensorType, ...] = tuple(map(walker.type_of, in_avals))
-        self.out_types: tuple[TensorType, ...] = tuple(map(walker.type_of, out_avals))
+        self.equation = equation
+        self.in_avals = tuple(v.aval for v in equation.invars)
+        self.out_avals = tuple(v.aval for v in equation.outvars)
+        self.in_types: tuple[TensorType, ...] = tuple(map(walker.type_of, self.in_avals))
+        self.out_types: tuple[TensorType, ...] = tuple(map(walker.type_of, self.out_avals))
 
     @property
     def out_type(self) -> TensorType:
@@ -68,13 +69,38 @@ class TraceContext:
         """An inner jaxpr as a Graph; the same jaxpr gives the same Graph object.
 
         The jaxpr's constants become leading inputs: ``constants(closed_jaxpr)`` gives the values
-        to pass for them.
+        to pass for them. Tokens of its effects come last: ``tokens(effects(closed_jaxpr))`` gives
+        them, and ``without_tokens`` takes them from the results.
         """
         return self.walker.inner_graph(closed_jaxpr, name)
+
+    def live(self, body: Graph, *, captured: bool) -> Opaque:
+        """The equation, to be kept beside the call of a body that it became."""
+        from rlx_xla.tracing.external import live_equation
+        from rlx_xla.tracing.live import LiveCall
+
+        return Opaque(LiveCall(live_equation(self.equation), body, captured), counts=False)
 
     def constants(self, closed_jaxpr: Any) -> tuple[Value, ...]:
         """Values for the captured arrays of an inner jaxpr, in order."""
         return self.walker.constants(closed_jaxpr)
+
+    def effects(self, closed_jaxpr: Any) -> tuple[str, ...]:
+        """Kinds of effect of an inner jaxpr, in the order of its graph's tokens."""
+        return self.walker.effects(closed_jaxpr)
+
+    def tokens(self, effects: Sequence[str]) -> tuple[Value, ...]:
+        """The last token of each chain."""
+        return tuple(map(self.walker.token, effects))
+
+    def without_tokens(
+        self, results: Value | Sequence[Value], effects: Sequence[str]
+    ) -> tuple[Value, ...]:
+        """Results of a node, whose last ones are the new tokens; these continue the chains."""
+        every = (results,) if isinstance(results, Value) else tuple(results)
+        count = len(every) - len(effects)
+        self.walker.scope.tokens.update(zip(effects, every[count:], strict=True))
+        return every[:count]
 
     def inline(self, closed_jaxpr: Any, inputs: Sequence[Value]) -> tuple[Value, ...]:
         """Walk an inner jaxpr in place; return its results."""

@@ -79,29 +79,32 @@ class LiveEquation:
         return tuple(found)
 
 
-def node(
-    walker: JaxprWalker, equation: Any, operands: Sequence[Value], types: Sequence[TensorType]
-) -> tuple[Value, ...]:
-    """Make the external node of an equation; its token joins the chain of its effect."""
-    effects = sorted(equations.effect_kinds(equation))
-    live = LiveEquation(
+def live_equation(equation: Any) -> LiveEquation:
+    """Keep an equation apart from its jaxpr."""
+    return LiveEquation(
         equation.primitive.name,
         equations.single_equation(equation),
         tuple(v.aval for v in equation.invars),
         tuple(v.aval for v in equation.outvars),
         equations.is_ordered(equation),
     )
-    kind = effects[0] if effects else ""
-    made_types = (*types, TOKEN) if kind else tuple(types)
+
+
+def node(
+    walker: JaxprWalker, equation: Any, operands: Sequence[Value], types: Sequence[TensorType]
+) -> tuple[Value, ...]:
+    """Make the external node of an equation; its tokens join the chains of its effects."""
+    effects = equations.effect_kinds(equation)
+    live = live_equation(equation)
+    made_types = (*types, *[TOKEN] * len(effects))
     op = External(
         name=live.name,
         dtypes=tuple(t.dtype for t in made_types),
         shapes=tuple(t.shape for t in made_types),
-        effect=kind,
+        effect=", ".join(effects),
         live=Opaque(live, live.evaluate, live.portable),
     )
-    if not kind:
-        return make_node(op, operands).results
-    results = make_node(op, (*operands, walker.token(kind))).results
-    walker.scope.tokens[kind] = results[-1]
-    return results[:-1]
+    results = make_node(op, (*operands, *map(walker.token, effects))).results
+    count = len(types)
+    walker.scope.tokens.update(zip(effects, results[count:], strict=True))
+    return results[:count]

@@ -67,7 +67,7 @@ def trace(
     made = _walk(fn, resolved, traced, _renumber(donate_argnums, positions))
     seconds = {"jax": jax_seconds, "walk": time.perf_counter() - started - jax_seconds}
     graph, signature, values, walker = made
-    return Traced(graph, signature, values, seconds, walker.modelled, walker.opaque)
+    return Traced(graph, signature, values, seconds, walker.modelled, walker.opaque, resolved)
 
 
 def _walk(

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from rlx.ir.graph import Graph
 from rlx.signature import Signature
+from rlx_xla.tracing.arguments import Arguments
 
 
 @final
@@ -46,6 +47,9 @@ class Traced:
         signature: how arguments become inputs and outputs the caller's structure.
         params: param name → array, or None for an abstract leaf that is still to be set.
         seconds: wall time of JAX's own trace and of the walk, in seconds, by phase.
+        modelled: how many equations became ops, by primitive.
+        opaque: how many became opaque nodes, by primitive.
+        arguments: every leaf of the traced function's arguments, params included.
     """
 
     graph: Graph
@@ -54,6 +58,7 @@ class Traced:
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     modelled: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
     opaque: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
+    arguments: Arguments | None = field(default=None, repr=False)
 
     def coverage(self) -> Coverage:
         """Count the equations that became ops and those that became opaque nodes."""

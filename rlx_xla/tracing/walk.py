@@ -14,6 +14,7 @@ from rlx.errors import TraceError
 from rlx.ir import location as loc
 from rlx.ir.graph import Graph, Value
 from rlx.ir.operators import constant
+from rlx.ops.effect import CreateToken
 from rlx.ops.io import Input
 from rlx.types import TOKEN, Dim, TensorType
 from rlx_xla._jax_compat import jaxpr as jx
@@ -35,23 +36,33 @@ class Scope:
         lift: makes the leaf (a param outside, an input inside) for a captured array.
         captured: lifted arrays and their leaves, by identity of the array.
         literals: small constants already made, by dtype, shape and bits.
-        tokens: the last token of each chain, by kind of effect.
+        tokens: the last token of each chain, by kind of effect, in the order of their first use.
+        first_tokens: inside a body, the inputs that start the chains; None outside.
     """
 
     lift: Callable[[Any, int], Value]
     captured: dict[int, tuple[Any, Value]] = field(default_factory=dict[int, "tuple[Any, Value]"])
     literals: dict[Any, Value] = field(default_factory=dict[Any, Value])
     tokens: dict[str, Value] = field(default_factory=dict[str, Value])
+    first_tokens: list[Value] | None = None
 
 
 @final
 @dataclass
 class Inner:
-    """A walked inner jaxpr: its graph, and the arrays to pass for its leading inputs."""
+    """A walked inner jaxpr: its graph, and what to pass for its leading and last inputs.
+
+    Attributes:
+        jaxpr: kept alive, since it is found by identity.
+        graph: takes the captured arrays, the jaxpr's arguments, then a token for each effect.
+        captured: the arrays.
+        effects: kinds of the effects, in the order of the tokens.
+    """
 
     jaxpr: Any
     graph: Graph
     captured: list[Any]
+    effects: tuple[str, ...]
 
 
 @final
@@ -80,6 +91,10 @@ class JaxprWalker:
         if found is None:
             found = self._dims[size] = dims.parse(str(size))
         return found
+
+    def symbols(self) -> dict[str, Any]:
+        """JAX's dimension of each symbol that was met alone."""
+        return {str(d): n for n, d in self._dims.items() if str(d).isidentifier()}
 
     def type_of(self, aval: Any) -> TensorType:
         """RLX type of an abstract value; keys are ``u32[..., n]``, tokens ``token``."""
@@ -137,19 +152,28 @@ class JaxprWalker:
         """Values of this scope for the leading inputs of an inner graph."""
         return tuple(self.literal(a) for a in self._walk_inner(closed, "body").captured)
 
+    def effects(self, closed: Any) -> tuple[str, ...]:
+        """Kinds of effect of an inner graph, in the order of its tokens."""
+        return self._walk_inner(closed, "body").effects
+
     def inline(self, closed: Any, inputs: Sequence[Value]) -> tuple[Value, ...]:
         """Walk an inner jaxpr in this scope."""
         consts = [self.literal(c) for c in jx.constants(closed)]
         return self.walk(jx.open_jaxpr(closed), consts, inputs)
 
     def token(self, effect: str) -> Value:
-        """The last token of an effect's chain; the first is made on demand."""
+        """The last token of a chain; the first is made on demand, and is an input of a body."""
         found = self.scope.tokens.get(effect)
-        if found is None:
-            from rlx.ops.effect import CreateToken
-
-            found = self.scope.tokens[effect] = CreateToken()()
-        return found
+        if found is not None:
+            return found
+        inputs = self.scope.first_tokens
+        if inputs is None:
+            made: Value = CreateToken()()
+        else:
+            made = Input(name=f"token_{len(inputs)}", dtype=DType.TOKEN, shape=())()
+            inputs.append(made)
+        self.scope.tokens[effect] = made
+        return made
 
     def _walk_inner(self, closed: Any, name: str) -> Inner:
         opened = jx.open_jaxpr(closed)
@@ -165,7 +189,8 @@ class JaxprWalker:
             leaves.append(leaf)
             return leaf
 
-        outer, self.scope = self.scope, Scope(lift)
+        tokens: list[Value] = []
+        outer, self.scope = self.scope, Scope(lift, first_tokens=tokens)
         try:
             inputs = [
                 Input(name=f"x{i}", dtype=t.dtype, shape=t.shape)()
@@ -175,20 +200,18 @@ class JaxprWalker:
                 consts = [self.literal(c) for c in jx.constants(closed)]
             results = self.walk(opened, consts, inputs)
             captured = [array for array, _ in self.scope.captured.values()]
-            effects = tuple(self.scope.tokens.values())
-            graph = Graph((*leaves, *inputs), (), results, effects, name=name)
+            chains = dict(self.scope.tokens)
+            graph = Graph((*leaves, *inputs, *tokens), (), results, chains.values(), name=name)
         finally:
             self.scope = outer
-        made = self._inner[id(opened)] = Inner(opened, graph, captured)
+        made = self._inner[id(opened)] = Inner(opened, graph, captured, tuple(chains))
         return made
 
     def _equation(self, equation: Any, operands: Sequence[Value]) -> Sequence[Value]:
         name = equation.primitive.name
         where = self._location(equation)
         with loc.at(where):
-            ctx = TraceContext(
-                self, [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
-            )
+            ctx = TraceContext(self, equation)
             rule = rule_for(name)
             made = NotImplemented if rule is None else rule(ctx, equation.params, *operands)
             if made is NotImplemented:

@@ -1,0 +1,260 @@
+"""``rlx_xla.to_jax``: a graph becomes a JAX function."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlx import dims
+from rlx.dtypes import DType
+from rlx.errors import RunError, TraceError, did_you_mean
+from rlx.ir.graph import Graph, Value
+from rlx.passes.bind_dims import bind
+from rlx.types import TensorType
+from rlx_xla._jax_compat import jaxpr as jx
+from rlx_xla._jax_compat import keys
+from rlx_xla.tracing.arguments import Arguments
+from rlx_xla.tracing.evaluation import Evaluator
+from rlx_xla.tracing.traced import Traced
+
+_LOST_RULES = ("raise", "differentiate")
+
+
+def to_jax(
+    graph: Graph | Traced,
+    params: Mapping[str, Any] | None = None,
+    *,
+    lost_rules: str = "raise",
+) -> Callable[..., Any]:
+    """Return a pure JAX function that computes what a graph computes.
+
+    jit, grad, vmap and jvp work on it. Every primitive op is one call of ``jax.lax``; composite ops
+    are named ``jit``s, calls keep their derivative rules, and opaque nodes bind their JAX equation
+    again. Tracing the function gives the graph back.
+
+    Args:
+        graph: a graph, or what ``rlx_xla.trace`` gave.
+        params: param name → array, for every param of a graph. For a traced function they replace
+            what was traced, and may be some of them.
+        lost_rules: what differentiating a function with its own derivative does where that rule is
+            lost (the graph was loaded from a file, or a pass changed the body): ``"raise"``, or
+            ``"differentiate"`` its body.
+
+    Returns:
+        Of a graph: a function of the inputs in order, which returns a list of outputs, or the one
+        output. Where the graph has params and ``params`` is None, a dict of them comes first.
+        Of a traced function: one with its arguments and results, static arguments left out.
+        Where ``params`` is given, arguments that are params as a whole are left out too.
+
+    Raises:
+        RunError: params are missing or unknown.
+    """
+    if lost_rules not in _LOST_RULES:
+        raise TraceError(
+            f"to_jax: lost_rules is required to be one of {', '.join(_LOST_RULES)}; "
+            f"got {lost_rules!r}."
+        )
+    if isinstance(graph, Traced):
+        return _of_traced(graph, params, lost_rules)
+    flat = _flat(graph, lost_rules)
+    count = len(graph.inputs)
+    names = [v.name for v in graph.params]
+    single = len(graph.outputs) == 1
+    bound = None if params is None and names else _ordered(graph.params, params or {})
+
+    def call(*arguments: Any) -> Any:
+        values = bound
+        arrays = arguments
+        if values is None:
+            if not arguments or not isinstance(arguments[0], Mapping):
+                raise RunError(
+                    f"call of {graph.name!r}: a dict of params is required first "
+                    f"({', '.join(names)}); got {len(arguments)} arguments without one."
+                )
+            values = _ordered(graph.params, arguments[0])
+            arrays = arguments[1:]
+        if len(arrays) != count:
+            listing = ", ".join(f"{v.name!r}: {v.type}" for v in graph.inputs)
+            raise RunError(
+                f"call of {graph.name!r}: {count} inputs are required ({listing}); "
+                f"got {len(arrays)}."
+            )
+        results = flat([*arrays, *values])
+        return results[0] if single else results
+
+    leading = ["params"] if bound is None else []
+    return _dressed(call, graph.name, [*leading, *(v.name for v in graph.inputs)])
+
+
+def _of_traced(
+    traced: Traced, params: Mapping[str, Any] | None, lost_rules: str
+) -> Callable[..., Any]:
+    graph, signature = traced.graph, traced.signature
+    flat = _flat(graph, lost_rules)
+    known = {n: v for n, v in traced.params.items() if v is not None}
+    if params is not None:
+        _check_known(graph.params, params)
+        known |= dict(params)
+    arguments = traced.arguments
+    if params is None and arguments is not None:
+        tree = arguments.tree
+        wanted = [leaf.name for leaf in arguments.leaves]
+    else:
+        tree, wanted = signature.in_tree, None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, found = jax.tree_util.tree_flatten((args, kwargs))
+        if tree is not None and found != tree:
+            raise RunError(
+                f"call of {graph.name!r}: arguments are required in the structure that was "
+                f"traced: {tree}; got {found}."
+            )
+        if wanted is not None:
+            given = dict(zip(wanted, leaves, strict=True))
+        else:
+            fed = signature.fed or (True,) * len(leaves)
+            kept = [x for x, keep in zip(leaves, fed, strict=True) if keep]
+            given = dict(zip(signature.inputs, kept, strict=True))
+        values = {**known, **given}
+        raw = {n: keys.key_data(x) if keys.is_key(x) else x for n, x in values.items()}
+        inputs = [raw[v.name] for v in graph.inputs]
+        results = flat([*inputs, *_ordered(graph.params, raw, extra=True)])
+        for index, impl in signature.key_outputs.items():
+            results[index] = keys.wrap_key(results[index], impl)
+        return signature.rebuild(results)
+
+    return _dressed(call, graph.name, None if arguments is None else _argument_names(arguments))
+
+
+def _flat(graph: Graph, lost_rules: str) -> Callable[[Sequence[Any]], list[Any]]:
+    """A function of all leaves, inputs then params, to the list of outputs."""
+    leaves = (*graph.inputs, *graph.params)
+    wide = _needs_64_bits(graph)
+    bound = functools.lru_cache(maxsize=64)(lambda sizes: bind(graph, dict(sizes)))
+    static = Evaluator({}, lost_rules)
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        arrays = [_array(v, x) for v, x in zip(leaves, values, strict=True)]
+        if not graph.symbols:
+            evaluator, chosen = static, graph
+        else:
+            sizes = _sizes(leaves, arrays)
+            if all(isinstance(n, int) for n in sizes.values()):
+                evaluator, chosen = static, bound(tuple(sizes.items()))
+            else:
+                evaluator, chosen = Evaluator(sizes, lost_rules), graph
+        results = evaluator.run(chosen, arrays)[: len(chosen.outputs)]
+        return [jnp.asarray(r) if isinstance(r, np.ndarray) else r for r in results]
+
+    def flat(values: Sequence[Any]) -> list[Any]:
+        with jx.enable_x64() if wide and not jx.x64_enabled() else contextlib.nullcontext():
+            return run(values)
+
+    return flat
+
+
+def _array(leaf: Value, value: Any) -> Any:
+    """A value as an array of a leaf's type."""
+    type_ = leaf.type
+    if isinstance(value, bool | int | float | complex | list | tuple):
+        value = np.asarray(value, type_.dtype.numpy)
+    elif not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        value = jnp.asarray(value)
+    same = value.dtype == type_.dtype.numpy and len(value.shape) == type_.rank
+    if same and all(
+        not isinstance(d, int) or d == n for d, n in zip(type_.shape, value.shape, strict=True)
+    ):
+        if getattr(value, "weak_type", False):
+            return jax.lax.convert_element_type(value, value.dtype)
+        return value
+    raise RunError(
+        f"call: {leaf.name!r} is required to be {type_}; got {value.dtype}"
+        f"[{', '.join(map(str, value.shape))}]. Convert or reshape it."
+    )
+
+
+def _sizes(leaves: Sequence[Value], arrays: Sequence[Any]) -> dict[str, Any]:
+    """JAX's sizes of the symbols: from the shapes where all are numbers, else read off."""
+    shapes = [tuple(x.shape) for x in arrays]
+    if not any(jx.is_symbolic(n) for shape in shapes for n in shape):
+        declared = [(v.name, v.type.shape) for v in leaves]
+        names = [v.name for v in leaves]
+        found = dims.infer_bindings(declared, dict(zip(names, shapes, strict=True)))
+        return dict(sorted(found.items()))
+    sizes: dict[str, Any] = {}
+    for leaf, shape in zip(leaves, shapes, strict=True):
+        for dim, size in zip(leaf.type.shape, shape, strict=True):
+            if not isinstance(dim, int) and str(dim).isidentifier():
+                sizes.setdefault(str(dim), size)
+    evaluator = Evaluator(sizes)
+    for leaf, shape in zip(leaves, shapes, strict=True):
+        wanted = tuple(evaluator.size(d) for d in leaf.type.shape)
+        if wanted != shape:
+            raise RunError(
+                f"call: {leaf.name!r} is required to have the shape {leaf.type.shape}, here "
+                f"{wanted}; got {shape}."
+            )
+    return sizes
+
+
+def _needs_64_bits(graph: Graph) -> bool:
+    """Whether a type or constant somewhere in the graph has 64-bit elements."""
+    wide = {DType.I64, DType.U64, DType.F64, DType.C128}
+    types: set[TensorType] = set()
+    for inner in graph.all_graphs():
+        for node in inner.nodes():
+            types.update(node.types)
+    return any(t.dtype in wide for t in types)
+
+
+def _ordered(
+    leaves: Sequence[Value], values: Mapping[str, Any], *, extra: bool = False
+) -> list[Any]:
+    if not extra:
+        _check_known(leaves, values)
+    missing = [v for v in leaves if v.name not in values]
+    if missing:
+        listing = ", ".join(f"{v.name!r}: {v.type}" for v in missing)
+        raise RunError(f"to_jax: every param is required; missing {listing}.")
+    return [values[v.name] for v in leaves]
+
+
+def _check_known(leaves: Sequence[Value], values: Mapping[str, Any]) -> None:
+    names = [v.name for v in leaves]
+    unknown = [name for name in values if name not in names]
+    if unknown:
+        raise RunError(
+            f"to_jax: unknown param {unknown[0]!r}; params are {', '.join(names) or 'none'}."
+            f"{did_you_mean(unknown[0], names)}"
+        )
+
+
+def _argument_names(arguments: Arguments) -> list[str] | None:
+    """Names of the positional arguments, if there are no others."""
+    if arguments.kwargs:
+        return None
+    names = [f"arg{i}" for i in range(len(arguments.args))]
+    for leaf in arguments.leaves:
+        if isinstance(leaf.argument, int) and leaf.name != leaf.path:
+            names[leaf.argument] = leaf.name.removesuffix(f"/{leaf.path}")
+    return names
+
+
+def _dressed(
+    call: Callable[..., Any], name: str, names: Sequence[str] | None
+) -> Callable[..., Any]:
+    """Give a function the graph's name, and parameters named as its inputs where they can be."""
+    call.__name__ = call.__qualname__ = name
+    if names is not None and len(set(names)) == len(names):
+        if all(n.isidentifier() for n in names):
+            kind = inspect.Parameter.POSITIONAL_ONLY
+            dressed: Any = call
+            dressed.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+    return call
