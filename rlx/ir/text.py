@@ -33,7 +33,7 @@ import enum
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, cast, final
 
 from rlx.dims import DimExpr, Symbol
 from rlx.dtypes import DType
@@ -83,6 +83,7 @@ def _symbols(nodes: Iterable[Node]) -> tuple[dict[str, Symbol], list[str]]:
     return found, clashes
 
 
+@final
 class _Names:
     """Names that are handed out once."""
 

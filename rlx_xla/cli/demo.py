@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, final
 
 import typer
 from rich.console import Console
@@ -32,6 +32,7 @@ NEXT = (
 )
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """Median times of one call, in seconds, and their ratios.

@@ -90,6 +90,7 @@ def _layer_norm(config: MiniLmConfig) -> nn.LayerNorm:
     return nn.LayerNorm(epsilon=config.layer_norm_eps, use_fast_variance=False)
 
 
+@final
 class EncoderLayer(nn.Module):
     """One BERT block: self-attention and feed-forward, each with residual and post-norm."""
 
@@ -129,6 +130,7 @@ class EncoderLayer(nn.Module):
         return self.output_norm(x + self.output(inner))
 
 
+@final
 class MiniLm(nn.Module):
     """The encoder: token ids to hidden states."""
 

@@ -154,6 +154,7 @@ def rebuild_from(tree: Any) -> Callable[[list[Any]], Any]:
     return tree.unflatten
 
 
+@final
 class _Missing:
     """The default of every parameter: an argument that was not passed."""
 

@@ -11,6 +11,12 @@ MAX_LINES = 600
 BANNED_STEMS = ("utils", "util", "helpers", "helper", "common", "misc")
 DOOR = "rlx_xla/_jax_compat"
 ENVIRONMENT_READERS = ("rlx/options", "rlx_xla/doctor", "rlx_xla/aot")
+ERRORS = "rlx/errors.py"
+OPEN_BASES = {"Enum", "IntEnum", "StrEnum", "Flag", "NamedTuple", "Protocol", "TypedDict"}
+OPEN_CLASSES = {
+    "rlx/ir/op.py:Op",  # what ops derive from, third parties' too
+    "rlx/ir/operators.py:ValueOperators",  # the half of Value that knows the ops
+}
 _ENVIRONMENT_NAMES = ("environ", "environb", "getenv", "getenvb", "putenv", "unsetenv")
 
 
@@ -78,4 +84,52 @@ def broad_except(module: Module) -> Iterator[str]:
                 yield f"{module.path}:{node.lineno}: name the errors that are expected here."
 
 
-ALL = (size, file_name, core_imports, unstable_imports, environment, broad_except)
+def error_classes(module: Module) -> Iterator[str]:
+    """Errors are declared in one file."""
+    if module.path == ERRORS:
+        return
+    for node in _classes(module):
+        if any(name.endswith(("Error", "Exception")) for name in _bases(node)):
+            yield f"{module.path}:{node.lineno}: {node.name} belongs to {ERRORS}."
+
+
+def abstract_or_final(module: Module) -> Iterator[str]:
+    """A class is final, or its name starts with Abstract; an op derives from Op only."""
+    if module.path == ERRORS:
+        return
+    for node in _classes(module):
+        bases, where = _bases(node), f"{module.path}:{node.lineno}: {node.name}"
+        if "define_op" in _decorators(node):
+            if bases != ["Op"]:
+                yield f"{where} is an op; it derives from Op only, not from {', '.join(bases)}."
+        elif not (
+            "final" in _decorators(node)
+            or node.name.lstrip("_").startswith("Abstract")
+            or OPEN_BASES & set(bases)
+            or f"{module.path}:{node.name}" in OPEN_CLASSES
+        ):
+            yield f"{where} is made: mark it @final. If it is derived from, name it Abstract…."
+
+
+def _classes(module: Module) -> Iterator[ast.ClassDef]:
+    return (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+
+
+def _bases(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+
+
+def _decorators(node: ast.ClassDef) -> set[str]:
+    return {ast.unparse(d).split("(")[0].split(".")[-1] for d in node.decorator_list}
+
+
+ALL = (
+    size,
+    file_name,
+    core_imports,
+    unstable_imports,
+    environment,
+    broad_except,
+    error_classes,
+    abstract_or_final,
+)

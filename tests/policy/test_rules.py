@@ -36,6 +36,11 @@ BREAKS = [
     (rules.broad_except, "rlx/a.py", "try:\n    f()\nexcept:\n    pass"),
     (rules.broad_except, "rlx/a.py", "try:\n    f()\nexcept Exception as e:\n    pass"),
     (rules.broad_except, "rlx/a.py", "try:\n    f()\nexcept (OSError, BaseException):\n    pass"),
+    (rules.error_classes, "rlx/a.py", "class Bad(ValueError): ..."),
+    (rules.error_classes, "rlx_xla/a.py", "class BadError(errors.RlxError): ..."),
+    (rules.abstract_or_final, "rlx/a.py", "class A: ..."),
+    (rules.abstract_or_final, "rlx/a.py", "@dataclass(frozen=True)\nclass A(AbstractPass): ..."),
+    (rules.abstract_or_final, "rlx/a.py", "@define_op('b')\nclass B(A): ..."),
 ]
 
 
@@ -57,6 +62,11 @@ KEEPS = [
     (rules.environment, "rlx_xla/doctor.py", "import os\nos.environ['X']"),
     (rules.environment, "rlx_xla/aot/pjrt.py", "import os\nos.environ['X']"),
     (rules.broad_except, "rlx/a.py", "try:\n    f()\nexcept (OSError, ValueError):\n    pass"),
+    (rules.error_classes, "rlx/errors.py", "class BadError(ValueError): ..."),
+    (rules.abstract_or_final, "rlx/a.py", "@final\nclass A(AbstractPass): ..."),
+    (rules.abstract_or_final, "rlx/a.py", "class _AbstractA: ..."),
+    (rules.abstract_or_final, "rlx/a.py", "class Kind(enum.Enum): ..."),
+    (rules.abstract_or_final, "rlx/a.py", "@define_op('b')\nclass B(Op): ..."),
 ]
 
 

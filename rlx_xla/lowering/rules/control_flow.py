@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 
@@ -73,6 +74,7 @@ def scan(ctx: LoweringContext, op: Scan, *operands: ir.Value) -> Sequence[ir.Val
     return _ScanLowering(ctx, op, operands).lower()
 
 
+@final
 class _ScanLowering:
     """One scan: a loop of `length // unroll` turns, then the remaining steps in place."""
 

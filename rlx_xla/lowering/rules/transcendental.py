@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -100,6 +100,7 @@ def cos(ctx: LoweringContext, op: ops.Cos, x: ir.Value) -> ir.Value:
     return stablehlo.complex(real, parts.unless_real_is_zero(imag))
 
 
+@final
 class _ComplexAngle:
     """Functions of the parts of a + bi: sin a, cos a, sinh b and cosh b.
 
