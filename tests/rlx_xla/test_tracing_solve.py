@@ -17,6 +17,7 @@ import rlx_xla
 from rlx.errors import LoweringError
 from rlx.ops import solve as ops
 from rlx_xla.lowering.module import lower_to_module
+from rlx_xla.tracing.to_jax import to_jax
 
 RNG = np.random.default_rng(0)
 SQUARE = RNG.normal(size=(2, 4, 4)).astype(np.float32) + 4 * np.eye(4, dtype=np.float32)
@@ -112,3 +113,46 @@ def test_a_method_that_a_device_lacks_is_refused() -> None:
     graph = _graph(ops.Svd(method=ops.SvdMethod.JACOBI), "f32[4, 4]")
     with pytest.raises(LoweringError, match="JAX is required to lower it for 'cpu'; it says"):
         lower_to_module(graph, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("op", "types"),
+    [
+        (ops.Cholesky(), "f32[4, 4]"),
+        (ops.TriangularSolve(lower=False), "f32[4, 4]; f32[4, 2]"),
+        (ops.Lu(), "f32[5, 4]"),
+        (ops.LuPivotsToPermutation(permutation_size=5), "i32[4]"),
+        (ops.Geqrf(), "f32[5, 4]"),
+        (ops.Geqp3(), "f32[5, 4]; i32[4]"),
+        (ops.HouseholderProduct(), "f32[5, 4]; f32[4]"),
+        (ops.Qr(pivoting=True), "f32[5, 4]"),
+        (ops.Eigh(method=ops.EighMethod.QR), "f32[4, 4]"),
+        (ops.Svd(full_matrices=True, method=ops.SvdMethod.QR), "f32[5, 4]"),
+        (ops.TridiagonalSolve(), "f32[4]; f32[4]; f32[4]; f32[4, 1]"),
+        (ops.DenseSolve(), "f32[4, 4]; f32[4]"),
+        (ops.Det(), "f32[4, 4]"),
+        (ops.LogDet(), "f32[4, 4]"),
+    ],
+    ids=lambda value: value.op_name if isinstance(value, rlx.ir.op.Op) else "",
+)
+def test_ops_come_back_from_jax(op: Any, types: str) -> None:
+    graph = _graph(op, types)
+    function = to_jax(graph)
+    arguments = [jax.ShapeDtypeStruct(v.type.shape, v.type.dtype.numpy) for v in graph.inputs]
+    back = rlx_xla.trace(function, *arguments).graph
+    assert [n.op for n in back.nodes() if n.op.op_name != "input"] == [op], str(back)
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [
+        (lambda a: jnp.linalg.cholesky(a @ a.mT), SQUARE),
+        (lambda a: jax.scipy.sparse.linalg.cg(lambda v: (a @ a.mT)[0] @ v, a[1, 0])[0], SQUARE),
+        (lambda a: jnp.linalg.solve(a, a[..., :1]), SQUARE),
+        (lambda a: jnp.linalg.svd(a, full_matrices=False)[1], TALL),
+    ],
+)
+def test_derivatives_are_those_of_jax(function: Callable[..., Any], argument: Any) -> None:
+    back = to_jax(rlx_xla.trace(function, argument))
+    found, wanted = (jax.grad(lambda a, f=f: f(a).sum())(argument) for f in (back, function))
+    chex.assert_trees_all_close(found, wanted, rtol=1e-4, atol=1e-4)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlx.ir.graph import Value
+from rlx.ir.graph import Graph, Value
 from rlx.ops import solve as ops
-from rlx.ops.control_flow import Call
+from rlx.ops.control_flow import Call, CallKind
+from rlx.ops.io import Input
 from rlx.ops.solve.matrices import FACTORABLE, SOLVABLE
+from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla.tracing.context import TraceContext
 from rlx_xla.tracing.registry import traces
 
@@ -101,9 +103,28 @@ def tridiagonal_solve(
 
 @traces("custom_linear_solve")
 def custom_linear_solve(ctx: TraceContext, params: dict[str, Any], *operands: Value) -> Any:
+    """A call of its solver; the call takes what the derivative needs too, and keeps its rule."""
     solve, lengths = params["jaxprs"].solve, params["const_lengths"]
+    if jx.open_jaxpr(solve).effects:
+        return NotImplemented
+    solver, captured = ctx.graph(solve, "solve"), ctx.constants(solve)
+    leaves: list[Value] = [
+        Input(name=f"x{i}", dtype=t.dtype, shape=t.shape)()
+        for i, t in enumerate(v.type for v in (*captured, *operands))
+    ]
+    mine = leaves[len(captured) :]
     first = lengths.matvec + lengths.vecmat
-    values = (*operands[first : first + lengths.solve], *operands[sum(lengths) :])
-    op = Call(body=ctx.graph(solve, "solve"), name="custom_linear_solve")
-    made = op(*ctx.constants(solve), *values)
-    return made if isinstance(made, tuple) else (made,)
+    used = (*mine[first : first + lengths.solve], *mine[sum(lengths) :])
+    results = _results(Call(body=solver, name="solve")(*leaves[: len(captured)], *used))
+    body = Graph(leaves, (), results, name="custom_linear_solve")
+    op = Call(
+        body=body,
+        name=body.name,
+        kind=CallKind.CUSTOM_JVP,
+        live=ctx.live(body, captured=bool(captured)),
+    )
+    return _results(op(*captured, *operands))
+
+
+def _results(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return (made,) if isinstance(made, Value) else made
