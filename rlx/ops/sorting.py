@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -229,5 +229,6 @@ def _total_order(x: Array) -> Array:
     wide: Any = numbers.widen(x)
     if wide.dtype.kind != "f":
         return np.asarray(wide)
-    bits = cast("Any", wide.view(np.int64 if wide.itemsize == 8 else np.int32))
-    return np.asarray(np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits))
+    integer = np.int64 if wide.itemsize == 8 else np.int32
+    bits: Array = wide.view(integer)
+    return np.asarray(np.where(bits < 0, bits ^ np.iinfo(integer).max, bits))

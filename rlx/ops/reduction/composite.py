@@ -120,7 +120,7 @@ class LogSumExp(Op):
         from rlx.ops.shape import BroadcastInDim
 
         wide = x.convert(x.dtype.compute)
-        info = ml_dtypes.finfo(wide.dtype.numpy)
+        info: Any = cast("Any", ml_dtypes.finfo(wide.dtype.numpy))
         # An infinite maximum would give inf − inf; the nearest finite number gives the limit.
         top = binary("Max", wide.max(self.axis), float(info.min))
         top = binary("Min", top, float(info.max))

@@ -31,7 +31,8 @@ def lowest(dtype: DType) -> Any:
         info = cast("Any", ml_dtypes.iinfo(dtype.numpy))
         return dtype.numpy.type(info.min)
     if dtype in _NO_INFINITY:
-        return dtype.numpy.type(ml_dtypes.finfo(dtype.numpy).min)
+        limits = cast("Any", ml_dtypes.finfo(dtype.numpy))
+        return dtype.numpy.type(limits.min)
     return dtype.numpy.type(-np.inf)
 
 
@@ -43,7 +44,8 @@ def highest(dtype: DType) -> Any:
         info = cast("Any", ml_dtypes.iinfo(dtype.numpy))
         return dtype.numpy.type(info.max)
     if dtype in _NO_INFINITY:
-        return dtype.numpy.type(ml_dtypes.finfo(dtype.numpy).max)
+        limits = cast("Any", ml_dtypes.finfo(dtype.numpy))
+        return dtype.numpy.type(limits.max)
     return dtype.numpy.type(np.inf)
 
 
