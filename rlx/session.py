@@ -65,12 +65,12 @@ class Session:
 
         Raises:
             DeviceError: it is unknown or not attached; the available ones are listed.
-            CompileError: the precision is not F32.
+            CompileError: the precision is not ``Precision.F32``.
         """
         if precision is not Precision.F32:
             raise CompileError(
-                f"Session: precision is required to be F32, which leaves the graph's own dtypes; "
-                f"got {precision.name}. Convert in the graph with .convert(...)."
+                f"Session: precision is required to be Precision.F32, which leaves the graph's own "
+                f"dtypes; got {precision!s}. Convert in the graph with .convert(...)."
             )
         self.backend: AbstractBackend = backend_for(device)
         self.precision = precision

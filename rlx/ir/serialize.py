@@ -33,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -73,10 +73,16 @@ def save(
         locations: whether the user's files and lines are kept.
 
     Raises:
-        FormatError: a node exists in memory only (a callback, say); a param is unknown, missing
-            or of another dtype or shape, with a line for each; the file cannot be written.
+        FormatError: no graph is given; a node exists in memory only (a callback, say); a param is
+            unknown, missing or of another dtype or shape, with a line for each; the file cannot be
+            written.
     """
     path = os.fspath(path)
+    if not isinstance(cast("object", graph), Graph):
+        raise FormatError(
+            f"save: a Graph is required; got {type(graph).__name__}. For a traced function give "
+            "traced.graph, and params=traced.params to keep its arrays."
+        )
     graph = rewrite(graph, _portable)
     _refuse_live(graph)
     text = f"format {TEXT_VERSION}\n\n{print_graph(graph, locations=locations)}\n".encode()

@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias, final
+from typing import ClassVar, TypeAlias, cast, final
 
 from rlx.errors import PassError, RlxError, VerifyError
 from rlx.ir.graph import Graph
@@ -173,7 +173,18 @@ def run(graph: Graph, passes: Sequence[AbstractPass], *, quiet: bool = False) ->
         graph: any graph.
         passes: what to run, in order.
         quiet: print nothing.
+
+    Raises:
+        PassError: something in ``passes`` is not a pass, or a pass failed.
     """
+    for position, given in enumerate(cast("Sequence[object]", passes), 1):
+        if not isinstance(given, AbstractPass):
+            raise PassError(
+                f"run: passes are required to be instances of passes; number {position} is "
+                f"{given!r}. Pass an object, such as rlx.passes.Canonicalize().",
+                pass_name=str(given),
+                earlier=[],
+            )
     result, records = Pipeline(tuple(passes), verify=True).run(graph, PassContext())
     if not quiet:
         for record in records:

@@ -269,3 +269,7 @@ def test_files_that_are_no_safetensors(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "w").write_bytes(data)
     ref = TensorRef(str(tmp_path / "w"), DType.F32, (2, 2), tensor="a")
     refused(save, one_param(), tmp_path / "m.rlx", {"p": ref})
+
+
+def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
+    assert "traced.graph" in refused(save, object(), tmp_path / "m.rlx")

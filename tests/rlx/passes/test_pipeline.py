@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import pytest
@@ -256,3 +256,10 @@ def test_rules_on_several_ops() -> None:
 
     b = GraphBuilder("g")
     assert rewrite(b.build(abs(-b.input("x", "f32[]"))), drop).node_count() == 1
+
+
+@pytest.mark.parametrize("given", [Canonicalize, "canonicalize"])
+def test_run_by_hand_takes_passes_only(given: Any) -> None:
+    b = GraphBuilder("g")
+    with pytest.raises(PassError, match=r"number 2 is .*rlx\.passes\.Canonicalize\(\)"):
+        rlx.passes.run(b.build(b.input("x", "f32[2]")), [Canonicalize(), given], quiet=True)
