@@ -388,7 +388,8 @@ class LoadedExecutable:
     def _missing_error(self, missing: Sequence[str]) -> RunError:
         return RunError(
             f"call of {self.name}: every bound argument must have a value; "
-            f"{', '.join(map(repr, missing))} has none. Set it with bind or set_param."
+            f"{', '.join(map(repr, missing))} has none. Set it with set_param, or bind of an "
+            "executable."
         )
 
     def _count_error(self, found: int) -> RunError:

@@ -11,9 +11,10 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import ad, batching
 from jax.interpreters import mlir as jax_mlir
 
-from rlx.errors import LoweringError
+from rlx.errors import LoweringError, TraceError
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.jaxpr import Primitive, enable_x64
@@ -117,3 +118,23 @@ def _lower(ctx: Any, *operands: Any, program: SpliceProgram) -> Sequence[Any]:
 
 
 jax_mlir.register_lowering(splice, _lower)
+
+
+def _differentiate(*_: Any, program: SpliceProgram) -> Any:
+    raise TraceError(
+        f"call of {program.name}: a compiled graph is required to stay outside of jax.grad, "
+        "jax.jvp and jax.vjp; got a call that JAX differentiates. Trace the derivative instead: "
+        "rlx_xla.trace(jax.grad(fn), ...)."
+    )
+
+
+def _batch(*_: Any, program: SpliceProgram) -> Any:
+    raise TraceError(
+        f"call of {program.name}: a compiled graph is required to stay outside of jax.vmap; got a "
+        "call that JAX batches. Trace the batched function instead: "
+        "rlx_xla.trace(jax.vmap(fn), ...)."
+    )
+
+
+ad.primitive_jvps[splice] = _differentiate
+batching.primitive_batchers[splice] = _batch

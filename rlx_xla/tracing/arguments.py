@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from rlx.errors import TraceError
+from rlx.errors import ParseError, TraceError
 from rlx.types import TensorType, as_type
 from rlx_xla._jax_compat import keys
 from rlx_xla._jax_compat.jaxpr import abstract
@@ -64,7 +65,7 @@ def resolve(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     names: Sequence[str],
-    params: int | Sequence[int] | Callable[[str], bool],
+    params: int | Sequence[int] | type | Callable[[str], bool],
 ) -> Arguments:
     """Resolve specs such as ``"f32[b, 128]"``, and sort the leaves into inputs and params.
 
@@ -72,7 +73,8 @@ def resolve(
         args: dynamic positional arguments.
         kwargs: dynamic keyword arguments.
         names: a name for each positional argument.
-        params: positions (among ``args``), or a predicate on leaf paths.
+        params: positions (among ``args``), a class whose instances hold params, or a predicate on
+            leaf paths.
 
     Raises:
         TraceError: a leaf is neither array, scalar nor spec; a position is out of range.
@@ -81,25 +83,60 @@ def resolve(
     made_args = tuple(_abstract_tree(a, scope) for a in args)
     made_kwargs = {k: _abstract_tree(v, scope) for k, v in kwargs.items()}
     positions = _positions(params, len(args))
-    by_predicate: Callable[[str], bool] | None = params if callable(params) else None
+    by_predicate: Callable[[str], bool] | None = None
+    if callable(params) and not isinstance(params, type):
+        by_predicate = params
     flat, tree = jax.tree_util.tree_flatten_with_path((made_args, made_kwargs))
+    held = _held((made_args, made_kwargs), params)
+    names_of = path_names([path for path, _ in flat])
     taken: set[str] = set()
     leaves: list[Leaf] = []
-    for path, value in flat:
-        outer, key, *inner = (_key(entry) for entry in path)
+    for (path, value), (outer, key, *inner), is_held in zip(flat, names_of, held, strict=True):
         argument: int | str = int(key) if outer == "0" else key
         label = names[argument] if isinstance(argument, int) else argument
-        inside = "/".join(inner)
         bare = bool(inner) and _is_collections(made_args, argument)
-        name = inside if bare else "/".join([label, *inner])
-        param = argument in positions or (by_predicate is not None and by_predicate(name))
+        name = "/".join(inner if bare else [label, *inner])
+        param = is_held or argument in positions
+        if by_predicate is not None:
+            param = by_predicate(name)
         if name in taken:
             name = "/".join([label, *inner])
         while name in taken:
             name += "_"
         taken.add(name)
+        inside = "/".join(map(_key, path[2:]))
         leaves.append(Leaf(name, inside, argument, value, param))
     return Arguments(tuple(leaves), tree, made_args, made_kwargs, _whole(leaves, len(args)))
+
+
+def path_names(paths: Sequence[tuple[Any, ...]]) -> list[list[str]]:
+    """Names of the steps of each path, without the last step into a box that holds one value.
+
+    Flax keeps every array of a module in such a box, whose only leaf is its attribute ``value``.
+
+    Args:
+        paths: paths of all leaves of one tree, as ``jax.tree_util`` gives them.
+    """
+    steps = [[_key(entry) for entry in path] for path in paths]
+    leaves_below = collections.Counter(tuple(s[:n]) for s in steps for n in range(len(s)))
+    return [
+        names[:-1] if _is_box(path) and leaves_below[tuple(names[:-1])] == 1 else names
+        for path, names in zip(paths, steps, strict=True)
+    ]
+
+
+def _is_box(path: tuple[Any, ...]) -> bool:
+    return bool(path) and path[-1] == jax.tree_util.GetAttrKey("value")
+
+
+def _held(trees: Any, params: Any) -> list[bool]:
+    """For each leaf whether it belongs to an instance of the class ``params``."""
+    if not isinstance(params, type):
+        return [False] * len(jax.tree_util.tree_leaves(trees))
+    tops = jax.tree_util.tree_leaves(trees, is_leaf=lambda node: isinstance(node, params))
+    return [
+        isinstance(top, params) for top in tops for _ in jax.tree_util.tree_leaves(top)
+    ]
 
 
 def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
@@ -161,7 +198,13 @@ def _abstract_tree(tree: Any, scope: SymbolScope) -> Any:
 
 def _abstract_leaf(leaf: Any, scope: SymbolScope) -> Any:
     if isinstance(leaf, str | TensorType):
-        spec = as_type(leaf)
+        try:
+            spec = as_type(leaf)
+        except ParseError as error:
+            raise TraceError(
+                f"trace: a text is required to be a spec such as 'f32[b, 128]'; got {leaf!r}: "
+                f"{error} Name static arguments in static_argnums or static_argnames."
+            ) from error
         shape = scope.shape([str(d) for d in spec.shape])
         return abstract(shape, spec.dtype.numpy)
     if keys.is_key(leaf) or isinstance(leaf, jax.Array | np.ndarray | np.generic):

@@ -10,7 +10,7 @@ import pytest
 
 import rlx
 import rlx_xla
-from rlx.errors import LoweringError, RunError
+from rlx.errors import CompileError, LoweringError, RunError, TraceError
 from rlx.ir import op
 
 
@@ -79,6 +79,27 @@ def test_a_compiled_graph_works_inside_jit() -> None:
     compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: jnp.tanh(x) * 2, jnp.ones(5)))
     x = jnp.linspace(-1, 1, 5)
     chex.assert_trees_all_close(jax.jit(lambda x: compiled(x) + 1)(x), jnp.tanh(x) * 2 + 1)
+
+
+def test_derivatives_and_batches_are_traced_instead() -> None:
+    x = np.linspace(-1, 1, 6, dtype=np.float32)
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: jnp.sin(x).sum(), "f32[6]"))
+    for transformed in (jax.grad(compiled), jax.jit(jax.grad(compiled))):
+        with pytest.raises(TraceError, match=r"rlx_xla\.trace\(jax\.grad\(fn\)"):
+            transformed(x)
+    with pytest.raises(TraceError, match=r"rlx_xla\.trace\(jax\.vmap\(fn\)"):
+        jax.vmap(compiled)(x[None])
+
+
+def test_the_precision_is_an_enum() -> None:
+    with pytest.raises(CompileError, match=r"Precision\.F32.*got bf16"):
+        rlx.Session("cpu", precision="bf16")  # type: ignore[arg-type]
+
+
+def test_params_that_are_not_set_are_named() -> None:
+    traced = rlx_xla.trace(lambda w, x: w * x, "f32[2]", "f32[2]", params=0)
+    with pytest.raises(RunError, match=r"'w' has none\. Set it with set_param"):
+        rlx.Session("cpu").compile(traced)(np.ones(2, np.float32))
 
 
 def test_both_paths_agree(rng: np.random.Generator) -> None:

@@ -139,6 +139,13 @@ def test_static_arguments() -> None:
         rlx_xla.trace(fn, x, object(), mode="mul")
 
 
+def test_a_text_that_is_no_spec_is_explained() -> None:
+    with pytest.raises(TraceError, match=r"got 'relu'.*static_argnums"):
+        rlx_xla.trace(lambda x, mode: x, "f32[2]", "relu")
+    with pytest.raises(TraceError, match=r"Did you mean 'f32'"):
+        rlx_xla.trace(lambda x: x, "float32[2]")
+
+
 def test_weak_types_are_recorded() -> None:
     traced = rlx_xla.trace(lambda x, y: x * y, jnp.ones(3, jnp.bfloat16), 2.0)
     assert traced.signature.weak_types == {"y"}
