@@ -134,9 +134,7 @@ def _held(trees: Any, params: Any) -> list[bool]:
     if not isinstance(params, type):
         return [False] * len(jax.tree_util.tree_leaves(trees))
     tops = jax.tree_util.tree_leaves(trees, is_leaf=lambda node: isinstance(node, params))
-    return [
-        isinstance(top, params) for top in tops for _ in jax.tree_util.tree_leaves(top)
-    ]
+    return [isinstance(top, params) for top in tops for _ in jax.tree_util.tree_leaves(top)]
 
 
 def argument_names(fn: Callable[..., Any], count: int) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,15 +18,18 @@ from rlx.ops.io import Input, Param
 from rlx.signature import Signature
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
-from rlx_xla.tracing.arguments import Arguments, argument_names, resolve
+from rlx_xla.tracing.arguments import Arguments, argument_names, path_names, resolve
+from rlx_xla.tracing.errors import explained, refuse_leaks
 from rlx_xla.tracing.traced import Traced
 from rlx_xla.tracing.walk import JaxprWalker
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def trace(
     fn: Callable[..., Any],
     *args: Any,
-    params: int | Sequence[int] | Callable[[str], bool] = (),
+    params: int | Sequence[int] | type | Callable[[str], bool] = (),
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
@@ -37,8 +41,9 @@ def trace(
         fn: any function that ``jax.jit`` takes.
         args: positional arguments: pytrees of arrays, numbers, ``jax.ShapeDtypeStruct`` or specs
             such as ``"f32[b, 128]"`` (equal names mean equal sizes).
-        params: arguments bound once instead of being fed on every call: positions in ``args``, or
-            a predicate on the leaves' names (``params/encoder/…/kernel``).
+        params: arguments bound once instead of being fed on every call: positions in ``args``, a
+            class whose instances hold them (``nnx.Param``), or a predicate on the leaves' names
+            (``params/encoder/…/kernel``).
         static_argnums: positions of arguments that are Python values known when tracing.
         static_argnames: names of such arguments.
         donate_argnums: positions of arguments whose buffers a call may consume.
@@ -62,7 +67,10 @@ def trace(
         [all_names[p] for p in positions],
         _renumber(params, positions),
     )
-    traced = jx.trace_function(bound, resolved.args, resolved.kwargs)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    with explained(name):
+        traced = jx.trace_function(bound, resolved.args, resolved.kwargs)
+    refuse_leaks(traced.jaxpr, len(resolved.leaves), name)
     jax_seconds = time.perf_counter() - started
     made = _walk(fn, resolved, traced, _renumber(donate_argnums, positions))
     seconds = {"jax": jax_seconds, "walk": time.perf_counter() - started - jax_seconds}
@@ -116,8 +124,10 @@ def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) ->
     out_leaves, out_tree = jax.tree_util.tree_flatten(traced.out_info)
     single = out_tree == jax.tree_util.tree_structure(0)
     names = tuple(
-        "/".join(["output", *(str(k).strip(".[]'\"") for k in path)])
-        for path, _ in jax.tree_util.tree_flatten_with_path(traced.out_info)[0]
+        "/".join(["output", *steps])
+        for steps in path_names(
+            [path for path, _ in jax.tree_util.tree_flatten_with_path(traced.out_info)[0]]
+        )
     )
     donated_set = frozenset(donated) if not isinstance(donated, int) else frozenset({donated})
     out_keys = {
@@ -216,10 +226,18 @@ def _bind_static(
             f"trace: static_argnames names {unknown[0]!r}, which {fn!r} does not take."
             f"{did_you_mean(unknown[0], known)}"
         )
+    outside = [n for n in sorted(numbers) if not 0 <= n < max(len(args), len(known))]
+    if outside and not _takes(fn, outside[-1]):
+        raise TraceError(
+            f"trace: static_argnums are required to be positions of {fn!r}'s arguments; "
+            f"got {outside[0]} with {len(args)} of them. Count from 0."
+        )
     positions = [i for i in range(len(args)) if i not in numbers]
-    static = {i: args[i] for i in numbers if i < len(args)}
+    static = {i: args[i] for i in sorted(numbers) if 0 <= i < len(args)}
     static_kwargs = {k: v for k, v in kwargs.items() if k in names}
     dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
+    for label, value in [*((known[i], v) for i, v in static.items()), *static_kwargs.items()]:
+        _check_hashable(label, value)
     if not static and not static_kwargs:
         return fn, tuple(args), dict(kwargs), positions
 
@@ -232,7 +250,51 @@ def _bind_static(
         return fn(*whole, **more, **static_kwargs)
 
     bound.__name__ = getattr(fn, "__name__", "fn")
+    dressed: Any = bound
+    dressed.__signature__ = _signature_of([known[i] for i in positions], dynamic_kwargs)
     return bound, tuple(args[i] for i in positions), dynamic_kwargs, positions
+
+
+def _takes(fn: Callable[..., Any], position: int) -> bool:
+    """Whether a function has a positional parameter there, given or not."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return True
+    kinds = [p.kind for p in parameters]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return position >= 0
+    positional = [k for k in kinds if k in _POSITIONAL]
+    return 0 <= position < len(positional)
+
+
+def _check_hashable(name: str, value: Any) -> None:
+    if isinstance(value, Hashable):
+        try:
+            hash(value)
+        except TypeError as error:
+            raise _not_hashable(name, value) from error
+        return
+    raise _not_hashable(name, value)
+
+
+def _not_hashable(name: str, value: Any) -> TraceError:
+    traced = " Arrays are traced, not static." if isinstance(value, jax.Array | np.ndarray) else ""
+    return TraceError(
+        f"trace: static argument {name!r} is required to be hashable; got {type(value).__name__}."
+        f"{traced} Use a tuple or a frozen dataclass, or bind it with functools.partial."
+    )
+
+
+def _signature_of(names: Sequence[str], keywords: Iterable[str]) -> inspect.Signature:
+    """A signature from which JAX takes the names of dynamic arguments for its errors."""
+    positional = [n if n.isidentifier() else f"arg{i}" for i, n in enumerate(names)]
+    return inspect.Signature(
+        [
+            *(inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in positional),
+            *(inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in keywords),
+        ]
+    )
 
 
 def _parameter_names(fn: Callable[..., Any]) -> list[str]:
