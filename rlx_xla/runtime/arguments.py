@@ -208,7 +208,7 @@ class ArgumentRules:
 
     def _cast_advice(self, index: int) -> str:
         name = self.types[index].dtype.name
-        return f"Convert it to {name}, or compile with cast_inputs=True."
+        return f"Convert it to {name}, or compile with CompileOptions(cast_inputs=True)."
 
     def _mismatch(self, index: int, dtype: Any, shape: tuple[int, ...], advice: str) -> RunError:
         found = f"{dtype}" if isinstance(dtype, str) else _type_text(dtype, shape)
