@@ -223,8 +223,9 @@ def _bind_static(
     unknown = [n for n in names if n not in known and n not in kwargs]
     if unknown and not any(n in _parameter_names(fn) for n in unknown):
         raise TraceError(
-            f"trace: static_argnames names {unknown[0]!r}, which {fn!r} does not take."
-            f"{did_you_mean(unknown[0], known)}"
+            f"trace: static_argnames are required to name arguments of {fn!r} "
+            f"({', '.join(known)}); got {unknown[0]!r}.{did_you_mean(unknown[0], known)} "
+            "Correct the name."
         )
     outside = [n for n in sorted(numbers) if not 0 <= n < max(len(args), len(known))]
     if outside and not _takes(fn, outside[-1]):
