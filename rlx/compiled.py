@@ -247,8 +247,7 @@ class CompiledGraph:
         return made
 
     def _deferred_call(self, *args: Any, **kwargs: Any) -> Any:
-        flatten = self.signature.flatten
-        arrays = list(args) if flatten is None else flatten(args, kwargs)
+        arrays = self.signature.leaves(args, kwargs)
         if len(arrays) != len(self.graph.inputs):
             raise RunError(
                 f"call: required {len(self.graph.inputs)} inputs ({_listing(self.graph.inputs)}); "

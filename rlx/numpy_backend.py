@@ -60,8 +60,7 @@ class NumpyExecutable(AbstractExecutable):
 
     def caller(self, signature: Signature) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            flat = args if signature.flatten is None else signature.flatten(args, kwargs)
-            return signature.rebuild(self._run(*flat))
+            return signature.rebuild(self._run(*signature.leaves(args, kwargs)))
 
         return call
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
+from rlx.errors import RunError
+
 if TYPE_CHECKING:
     from rlx.ir.graph import Graph
 
@@ -24,6 +26,7 @@ class Signature:
             a list.
         single: whether the caller's structure is one array.
         weak_types: inputs that came from Python scalars (JAX's weak types).
+        weak_outputs: outputs, by index, whose type is weak in JAX's sense.
         key_inputs: PRNG implementation by name of each input that is a key array.
         key_outputs: PRNG implementation by index of each output that is a key array.
         donated: names of inputs whose buffers a call consumes.
@@ -39,6 +42,7 @@ class Signature:
     unflatten: Callable[[Sequence[Any]], Any] | None = None
     single: bool = False
     weak_types: frozenset[str] = frozenset()
+    weak_outputs: frozenset[int] = frozenset()
     key_inputs: Mapping[str, str] = field(default_factory=dict[str, str])
     key_outputs: Mapping[int, str] = field(default_factory=dict[int, str])
     donated: frozenset[str] = frozenset()
@@ -46,6 +50,21 @@ class Signature:
     in_tree: Any = None
     out_tree: Any = None
     fed: tuple[bool, ...] | None = None
+
+    def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """Return one value per input from the arguments of a call.
+
+        Raises:
+            RunError: a keyword where inputs are positional; what ``flatten`` raises.
+        """
+        if self.flatten is not None:
+            return self.flatten(args, kwargs)
+        if kwargs:
+            raise RunError(
+                f"call: inputs are required by position; got the keyword {next(iter(kwargs))!r}. "
+                f"The order is {', '.join(self.inputs) or 'none'}; run(...) takes them by name."
+            )
+        return args
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """Put outputs into the caller's structure."""

@@ -198,6 +198,7 @@ def _source(shape: CallShape) -> str:
         *(f"    r{i} = None" for i in range(resident)),
         *_function(shape, "call", ""),
         *_function(shape, "call_one", "[0]"),
+        "    call.__qualname__ = call_one.__qualname__ = 'compiled graph'",
         "    def swap_bound(new):",
         "        nonlocal bound",
         "        bound = new",

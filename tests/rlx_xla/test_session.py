@@ -102,6 +102,19 @@ def test_params_that_are_not_set_are_named() -> None:
         rlx.Session("cpu").compile(traced)(np.ones(2, np.float32))
 
 
+@pytest.mark.parametrize("device", ["cpu", "interpret"])
+@pytest.mark.parametrize("spec", ["f32[3]", "f32[n]"])
+def test_inputs_of_a_flat_call_are_positional(device: str, spec: str) -> None:
+    compiled = rlx.Session(device).compile(rlx_xla.trace(lambda x: x + 1, spec))
+    x = np.ones(3, np.float32)
+    # A static graph on XLA is a plain Python function, whose own error says it.
+    with pytest.raises((RunError, TypeError), match=r"keyword.* 'x'"):
+        compiled(x=x)
+    with pytest.raises((RunError, TypeError), match=r"keyword.* 'y'"):
+        compiled(x, y=x)
+    chex.assert_trees_all_equal(np.asarray(compiled(x)), x + 1)
+
+
 def test_both_paths_agree(rng: np.random.Generator) -> None:
     compiled = rlx.Session("cpu").compile(
         rlx_xla.trace(lambda x: jnp.exp(x) @ x.T, jnp.ones((3, 4)))
