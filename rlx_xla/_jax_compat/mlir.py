@@ -318,7 +318,7 @@ def _dense_bool(data: Any, shape: list[int], element: ir.Type) -> ir.DenseElemen
     if 1 < data.size <= 8:  # a single packed byte would be taken for a splat
         bits = [ir.BoolAttr.get(bool(b)) for b in data.reshape(-1)]
         return ir.DenseElementsAttr.get(bits, ir.RankedTensorType.get(shape, element))
-    packed = np.packbits(data, bitorder="little")
+    packed: Any = np.packbits(data, bitorder="little")
     return ir.DenseElementsAttr.get(packed, type=element, shape=shape)
 
 
@@ -327,7 +327,8 @@ def _bools_are_bytes() -> bool:
     with new_context():
         bit = ir.IntegerType.get_signless(1)
         try:
-            ir.DenseElementsAttr.get(np.ones(16, np.uint8), type=bit, shape=[16])
+            ones: Any = np.ones(16, np.uint8)
+            ir.DenseElementsAttr.get(ones, type=bit, shape=[16])
         except ValueError:
             return False
     return True
