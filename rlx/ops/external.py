@@ -16,18 +16,18 @@ class External(Op):
     """A foreign computation, kept as it is; passes treat it as a black box.
 
     Inputs:
-        operands: any types; a token comes last when the computation has an effect.
+        operands: any types; a token for each kind of effect comes last.
 
     Attributes:
         name: what it is called where it comes from, such as a JAX primitive's name.
         dtypes: element types of the results.
         shapes: shapes of the results.
-        effect: the kind of effect, or an empty string.
+        effect: the kinds of effect, or an empty string.
         stablehlo: pairs (platform, StableHLO text) from which it is lowered and saved.
         live: the computation in memory (a jaxpr), lost when the graph is saved.
 
     Result:
-        One value per dtype and shape; then a token when there is an effect.
+        One value per dtype and shape, those of the tokens included.
 
     Source: `DESIGN.md`, opaque node.
     """

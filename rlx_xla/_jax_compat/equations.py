@@ -42,13 +42,16 @@ def _new_var(aval: Any) -> Any:
         return make("", aval)
 
 
-def effect_kinds(equation: Any) -> set[str]:
-    """Return the kinds of effect that order an equation; named axes and the like do not count."""
-    return {
-        type(effect).__name__ + ("" if is_ordered_effect(effect) else "#unordered")
-        for effect in equation.effects
-        if _effects.lowerable_effects.contains(effect)
-    }
+def effect_kinds(equation: Any) -> list[str]:
+    """Return the kinds of effect that order an equation; named axes and the like do not count.
+
+    Ordered ones come first, in the order in which a lowered function takes their tokens.
+    """
+    ordered = _effects.ordered_effects.filter_in(equation.effects)
+    kinds = [type(effect).__name__ for effect in ordered]
+    lowered = _effects.lowerable_effects.filter_in(equation.effects)
+    others = {type(effect).__name__ for effect in lowered if not is_ordered_effect(effect)}
+    return [*dict.fromkeys(kinds), *(f"{name}#unordered" for name in sorted(others))]
 
 
 def is_ordered_effect(effect: Any) -> bool:
