@@ -140,6 +140,8 @@ def backend_for(device: str) -> AbstractBackend:
     Raises:
         DeviceError: the name is unknown, or no such device is attached; the available are listed.
     """
+    if not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DeviceError(f"device: a name such as 'cpu' or 'cuda:1' is required; got {device!r}.")
     kind = device.partition(":")[0].lower()
     factory = _FACTORIES.get(kind)
     if factory is None:

@@ -189,6 +189,8 @@ def test_threads_see_whole_bindings(session: rlx.Session) -> None:
 def test_unknown_devices_are_explained() -> None:
     with pytest.raises(DeviceError, match=r"registered: .*interpret.*Did you mean 'cpu'"):
         rlx.Session("cpuu")
+    with pytest.raises(DeviceError, match=r"a name such as .* is required; got 3"):
+        rlx.Session(3)  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="Metal is not available"):
         rlx.Session("metal")
     with pytest.raises(DeviceError):
