@@ -100,6 +100,49 @@ def deserialize_exported(data: bytes) -> Exported:
         ) from error
 
 
+def read_artifact(data: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """Take the module out of a foreign artifact; nothing in the file is executed.
+
+    Args:
+        data: the bytes of a ``jax.export`` file.
+
+    Returns:
+        The portable StableHLO artifact inside, and the platforms it was made for.
+
+    Raises:
+        FormatError: the bytes are not such a file, or ``flatbuffers`` is missing.
+    """
+    _require_flatbuffers()
+    from jax._src.export import serialization_generated as generated
+
+    try:
+        root: Any = generated.Exported.GetRootAsExported(bytearray(data), 0)
+        found = root.MlirModuleSerializedAsNumpy()
+        module = b"" if isinstance(found, int) else found.tobytes()
+        count = min(root.PlatformsLength(), 16)
+        platforms = tuple(root.Platforms(i).decode() for i in range(count))
+    except (struct.error, ValueError, TypeError, LookupError, OverflowError) as error:
+        raise _not_an_artifact(f"reading it failed: {error!r}") from error
+    if not module.startswith(mlir.BYTECODE_MAGIC):
+        raise _not_an_artifact(f"its module has {len(module)} bytes and is no bytecode")
+    return module, platforms
+
+
+def prepare_custom_call(target: str) -> None:
+    """Load what a custom call's code needs: without it LAPACK's targets crash on the CPU."""
+    if target.startswith(("lapack_", "blas_")):
+        from jaxlib.cpu import _lapack
+
+        _lapack.initialize()
+
+
+def _not_an_artifact(found: str) -> FormatError:
+    return FormatError(
+        "from_stablehlo: bytes must be StableHLO text, MLIR bytecode, a portable artifact or a "
+        f"jax.export file; {found}. Write the file again."
+    )
+
+
 def _require_flatbuffers() -> None:
     if importlib.util.find_spec("flatbuffers") is None:
         raise FormatError(

@@ -332,3 +332,11 @@ def _bools_are_bytes() -> bool:
         except ValueError:
             return False
     return True
+
+
+def static_type(type_: ir.Type) -> tuple[np.dtype, tuple[int, ...]] | None:
+    """Return dtype and shape of a static ranked tensor type, or None for any other type."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        return None
+    dtype = _NUMPY_DTYPES.get(str(type_.element_type))
+    return None if dtype is None else (dtype, tuple(type_.shape))

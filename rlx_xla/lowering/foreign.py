@@ -24,18 +24,15 @@ _DANGEROUS = frozenset({"stablehlo.custom_call", "stablehlo.infeed", "stablehlo.
                         "stablehlo.send", "stablehlo.recv"})  # fmt: skip
 
 
-def parse(text: str, where: str, context: ir.Context) -> ir.Module:
-    """Parse foreign StableHLO text.
+def check_text(text: str, where: str) -> None:
+    """Check foreign StableHLO text before MLIR reads it.
 
     Args:
         text: the module.
         where: named in errors.
-        context: where the module lives.
 
     Raises:
-        FormatError: bytecode instead of text, a tensor that claims an absurd size, or an op that
-            reaches outside the program (custom calls, infeed, send and the like).
-        CompileError: MLIR refuses the text.
+        FormatError: the text is too long, or bytecode, or a tensor claims an absurd size.
     """
     if len(text) > MAX_TEXT:
         raise FormatError(
@@ -50,6 +47,22 @@ def parse(text: str, where: str, context: ir.Context) -> ir.Module:
                 f"{where}: a tensor may hold at most {MAX_TENSOR_BYTES:,} bytes; found "
                 f"{match.group(0)[:80]}…>."
             )
+
+
+def parse(text: str, where: str, context: ir.Context) -> ir.Module:
+    """Parse foreign StableHLO text.
+
+    Args:
+        text: the module.
+        where: named in errors.
+        context: where the module lives.
+
+    Raises:
+        FormatError: bytecode instead of text, a tensor that claims an absurd size, or an op that
+            reaches outside the program (custom calls, infeed, send and the like).
+        CompileError: MLIR refuses the text.
+    """
+    check_text(text, where)
     module = mlir.parse_module(text, context)
     found: list[str] = []
 

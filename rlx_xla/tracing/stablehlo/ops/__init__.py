@@ -1,0 +1,1 @@
+"""One module per family: from StableHLO and CHLO ops to RLX ops."""
