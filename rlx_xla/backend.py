@@ -86,6 +86,7 @@ class XlaExecutable(AbstractExecutable):
             name=graph.name,
             argument_names=[v.name for v in leaves],
             bound=range(len(graph.inputs), len(leaves)),
+            weak_results=signature.weak_outputs,
             donated=[i for i, v in enumerate(graph.inputs) if v.name in donated],
             cast=options.cast_inputs,
             compiler_options=options.compiler_options,

@@ -204,9 +204,9 @@ def single_device_sharding(device: Device) -> Any:
     return jax.sharding.SingleDeviceSharding(device)
 
 
-def shaped_array(shape: Sequence[int], dtype: np.dtype) -> Any:
+def shaped_array(shape: Sequence[int], dtype: np.dtype, *, weak_type: bool = False) -> Any:
     """Return the aval of an array; 64-bit dtypes stay, whatever ``jax_enable_x64`` says."""
-    return jax.core.ShapedArray(tuple(shape), np.dtype(dtype))
+    return jax.core.ShapedArray(tuple(shape), np.dtype(dtype), weak_type=weak_type)
 
 
 def result_handler(aval: Any, sharding: Any, *, committed: bool) -> Any:

@@ -29,7 +29,7 @@ JAX_VERSION: tuple[int, ...] = jax.__version_info__
 
 CALL_PRIMITIVES = frozenset(
     {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
-    | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"}
+    | {"rlx_jit", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"}
 )
 """Primitives that only call a jaxpr; ``called_jaxpr`` gives it."""
 
@@ -275,3 +275,8 @@ def call_name(params: Mapping[str, Any]) -> str:
 def x64_enabled() -> bool:
     """Tell whether JAX makes 64-bit values in this thread."""
     return bool(jax.config.read("jax_enable_x64"))
+
+
+def typeof(array: Any) -> Any:
+    """Return the abstract value of an array or tracer."""
+    return _core.typeof(array) if hasattr(_core, "typeof") else _core.get_aval(array)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, final
 
 import jax
@@ -65,6 +65,7 @@ class LoadedExecutable:
         "_lock",
         "_options",
         "_program",
+        "_result_avals",
         "_rules",
         "argument_names",
         "argument_types",
@@ -95,6 +96,7 @@ class LoadedExecutable:
         bound: Sequence[int] = (),
         donated: Sequence[int] = (),
         resident: Mapping[int, int] | None = None,
+        weak_results: Collection[int] = (),
         cast: bool = False,
         committed: bool | None = None,
         compiler_options: Mapping[str, Any] | None = None,
@@ -118,6 +120,7 @@ class LoadedExecutable:
             donated: indices of unbound arguments whose buffers each call consumes.
             resident: index of a bound-like argument → index of the result that replaces it after
                 each call; the buffer is donated.
+            weak_results: indices of results whose type is weak in JAX's sense.
             cast: convert arguments of another dtype instead of refusing them.
             committed: whether results are tied to the device; None means: unless it is JAX's
                 default device.
@@ -147,6 +150,10 @@ class LoadedExecutable:
         self.resident = dict(resident or {})
         self._donated = tuple(donated)
         self.bound = tuple(sorted(bound))
+        self._result_avals = tuple(
+            jax_client.shaped_array(t.shape, t.dtype, weak_type=i in weak_results)
+            for i, t in enumerate(self.result_types)
+        )
         self._check_roles()
         outside = {*self.bound, *self.resident}
         self.unbound = tuple(i for i in range(len(self.argument_types)) if i not in outside)
@@ -286,7 +293,7 @@ class LoadedExecutable:
         return SpliceProgram(
             self.name,
             self._bytecode,
-            [jax_client.shaped_array(t.shape, t.dtype) for t in self.result_types],
+            self._result_avals,
             self.device.platform,
             donated=self._reusable(),
             wide=any(t.dtype.name in _WIDE for t in everything),
@@ -306,10 +313,8 @@ class LoadedExecutable:
     def _specialise(self, watch: str, *, effects: bool, committed: bool) -> BoundCall:
         rules = self._rules
         self.result_handlers = tuple(
-            jax_client.result_handler(
-                jax_client.shaped_array(t.shape, t.dtype), rules.sharding, committed=committed
-            )
-            for t in self.result_types
+            jax_client.result_handler(aval, rules.sharding, committed=committed)
+            for aval in self._result_avals
         )
         if self._loaded is None or watch == "always":
             dispatch: Any = _never_dispatched

@@ -195,7 +195,7 @@ def _expected(op: Op, types: tuple[TensorType, ...], sizes: Sizes, x64: bool) ->
     from rlx_xla.tracing.walk import JaxprWalker
 
     del x64  # part of the key only
-    if is_direct(op) or not (op.has_decompose or jax_rule_for(type(op))):
+    if is_direct(op, types) or not (op.has_decompose or jax_rule_for(type(op))):
         return None
     known = {name for name, _ in sizes}
     if any(not known.issuperset(t.symbols) for t in types):

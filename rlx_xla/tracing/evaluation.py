@@ -92,10 +92,10 @@ class Evaluator:
     def _node(self, node: Node, arrays: Sequence[Any]) -> Sequence[Any]:
         op = node.op
         rule = jax_rule_for(type(op))
-        if rule is not None and is_direct(op):
+        types = tuple(v.type for v in node.inputs)
+        if rule is not None and is_direct(op, types):
             made = rule(JaxContext(self, node), op, *arrays)
         elif rule is not None or op.has_decompose:
-            types = tuple(v.type for v in node.inputs)
             made = composites.call(op, types, self.sizes, arrays)
         else:
             where = f" at {node.location}" if node.location else ""

@@ -10,28 +10,28 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from rlx.errors import RegistryError
 from rlx.ir.op import Op
+from rlx.types import TensorType
 
 JaxRule: TypeAlias = Callable[..., Any]
+Named: TypeAlias = Callable[[Any, Sequence[TensorType]], bool]
 
 _RULES: dict[type[Op], JaxRule] = {}
-_NAMED: dict[type[Op], Callable[[Any], bool]] = {}
+_NAMED: dict[type[Op], Named] = {}
 _loaded: list[bool] = []
 
 
-def to_jax_rule(
-    *ops: type[Op], named: bool | Callable[[Any], bool] = False
-) -> Callable[[JaxRule], JaxRule]:
+def to_jax_rule(*ops: type[Op], named: bool | Named = False) -> Callable[[JaxRule], JaxRule]:
     """Register how ops are said in JAX.
 
     Args:
         ops: the ops' classes.
-        named: whether the rule takes several JAX operations (see the module), for every op of the
-            class or for those that a function picks.
+        named: whether the rule takes several JAX operations (see the module), always or where a
+            function of op and input types says so.
 
     Raises:
         RegistryError: another module has a rule for an op.
@@ -46,7 +46,7 @@ def to_jax_rule(
                     f"{other.__name__}; {rule.__module__}.{rule.__name__} is a second one."
                 )
             _RULES[op] = rule
-            _NAMED[op] = named if callable(named) else lambda _: bool(named)
+            _NAMED[op] = named if callable(named) else lambda op, types: bool(named)
         return rule
 
     return register
@@ -58,10 +58,10 @@ def jax_rule_for(op: type[Op]) -> JaxRule | None:
     return _RULES.get(op)
 
 
-def is_direct(op: Op) -> bool:
+def is_direct(op: Op, types: Sequence[TensorType]) -> bool:
     """Tell whether an op is one JAX primitive, and needs no named ``jit`` around it."""
     load_rules()
-    return type(op) in _RULES and not _NAMED[type(op)](op)
+    return type(op) in _RULES and not _NAMED[type(op)](op, types)
 
 
 def load_rules() -> None:

@@ -146,6 +146,9 @@ def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) ->
         weak_types=frozenset(
             leaf.name for leaf in fed if getattr(avals[leaf.name], "weak_type", False)
         ),
+        weak_outputs=frozenset(
+            i for i, a in enumerate(traced.jaxpr.out_avals) if getattr(a, "weak_type", False)
+        ),
         key_inputs={
             leaf.name: keys.key_impl(avals[leaf.name].dtype)
             for leaf in fed

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from rlx.errors import TraceError
 from rlx.ir.graph import same
@@ -88,7 +89,7 @@ def cond(ctx: JaxContext, op: Cond, index: Any, *operands: Any) -> Any:
     if index.dtype == bool:
         index = jax.lax.convert_element_type(index, "int32")
     elif platforms is None and producer.op_name not in ("clamp", "convert"):
-        index = jax.lax.clamp(0, index, len(op.branches) - 1)
+        index = jax.lax.clamp(np.int32(0), index, np.int32(len(op.branches) - 1))
     branches = [ctx.function(branch) for branch in op.branches]
     return ctx.with_tokens(cf.cond(index, branches, arrays, platforms))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jax import lax
 
-from rlx import ops
+from rlx.ops import indexing as ops
 from rlx.ops.indexing import ScatterKind
 from rlx_xla.tracing.evaluation import JaxContext
 from rlx_xla.tracing.jax_registry import to_jax_rule

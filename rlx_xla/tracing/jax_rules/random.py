@@ -7,7 +7,7 @@ from typing import Any
 from jax import lax
 from jax.extend.random import threefry2x32_p
 
-from rlx import ops
+from rlx.ops import random as ops
 from rlx.ops.random import RngAlgorithm
 from rlx_xla.tracing.evaluation import JaxContext
 from rlx_xla.tracing.jax_registry import to_jax_rule

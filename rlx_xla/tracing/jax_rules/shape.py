@@ -6,7 +6,7 @@ from typing import Any
 
 from jax import lax
 
-from rlx import ops
+from rlx.ops import shape as ops
 from rlx_xla._jax_compat import control_flow as cf
 from rlx_xla.tracing.evaluation import JaxContext
 from rlx_xla.tracing.jax_registry import to_jax_rule

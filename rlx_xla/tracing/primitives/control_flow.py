@@ -20,6 +20,7 @@ from rlx_xla.tracing.registry import traces
 
 KINDS = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "core_closed_call"), CallKind.JIT),
+    "rlx_jit": CallKind.JIT,  # what rlx_xla.jit is under tracers
     **dict.fromkeys(("remat", "remat2", "checkpoint"), CallKind.REMAT),
     "custom_jvp_call": CallKind.CUSTOM_JVP,
     **dict.fromkeys(("custom_vjp_call", "custom_vjp_call_jaxpr"), CallKind.CUSTOM_VJP),
