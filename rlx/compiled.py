@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from rlx import dims
 from rlx.backend import AbstractBackend
 from rlx.deferred import Specialization, SpecializationCache, Specializations
 from rlx.dtypes import DType, as_dtype
-from rlx.errors import DimError, RunError, did_you_mean
+from rlx.errors import DimError, DTypeError, RunError, did_you_mean
+from rlx.host_values import python_array
 from rlx.ir.graph import Graph, Value
 from rlx.options.compile import CompileOptions
 from rlx.report import CompileReport
@@ -50,6 +51,7 @@ class CompiledGraph:
         "__weakref__",
         "_backend",
         "_cache",
+        "_declared",
         "_options",
         "_params",
         "_static",
@@ -73,6 +75,7 @@ class CompiledGraph:
         self._backend = backend
         self._options = options
         self._params: dict[str, Any] = {}
+        self._declared = {v.name: v.type for v in graph.params}
         self._cache = SpecializationCache(
             lambda binding, reason: self._built(build(binding, reason)),
             options.specialization_cache_size,
@@ -102,7 +105,8 @@ class CompiledGraph:
             RunError: an unknown name, another dtype or another shape; all problems at once, and
                 then nothing is changed.
         """
-        declared = {v.name: v.type for v in self.graph.params}
+        _require_mapping("set_params", "param name → array", values)
+        declared = self._declared
         problems: list[str] = []
         placed: dict[str, Any] = {}
         for name, value in values.items():
@@ -132,9 +136,9 @@ class CompiledGraph:
         Raises:
             RunError: the number of bytes does not fit, or see ``set_params``.
         """
-        declared = {v.name: v.type for v in self.graph.params}
-        if name in declared:
-            array = _from_bytes(f"set_param_typed: param {name!r}", data, dtype, declared[name])
+        if name in self._declared:
+            where = f"set_param_typed: param {name!r}"
+            array = _from_bytes(where, data, dtype, self._declared[name])
         else:
             array = np.frombuffer(data, np.uint8)
         self.set_params({name: array})
@@ -169,7 +173,7 @@ class CompiledGraph:
             RunError: missing or unknown inputs, another dtype or shape, or params that are not
                 set.
         """
-        arrays = self._ordered(inputs or {})
+        arrays = self._ordered({} if inputs is None else inputs)
         wanted = self._output_indices(outputs)
         results = self._program(arrays).executable.fast_call(*arrays)
         return [self._backend.from_device(results[i]) for i in wanted]
@@ -185,6 +189,12 @@ class CompiledGraph:
             RunError: as ``run``; DimError: sizes cannot be inferred.
         """
         self._check_names(inputs)
+        for name, pair in cast("Mapping[str, object]", inputs).items():
+            if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) != 2:
+                raise RunError(
+                    f"run_typed: input {name!r} is required to be (bytes, dtype); "
+                    f"got {type(pair).__name__}."
+                )
         lengths = {
             name: len(data) // max(1, as_dtype(dtype).itemsize)
             for name, (data, dtype) in inputs.items()
@@ -269,12 +279,13 @@ class CompiledGraph:
 
     def _ordered(self, inputs: Mapping[str, Any]) -> list[Any]:
         self._check_names(inputs)
-        return [_adopt(inputs[v.name], v.type) for v in self.graph.inputs]
+        return [_adopt(v.name, inputs[v.name], v.type) for v in self.graph.inputs]
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
-        names = [v.name for v in self.graph.inputs]
-        listing = _listing(self.graph.inputs)
+        _require_mapping("run", "input name → array", inputs)
+        names = {v.name: v.type for v in self.graph.inputs}
         unknown = [name for name in inputs if name not in names]
+        listing = _listing(self.graph.inputs) if unknown or len(inputs) < len(names) else ""
         if unknown:
             hint = did_you_mean(unknown[0], names)
             if any(v.name == unknown[0] for v in self.graph.params):
@@ -291,9 +302,15 @@ class CompiledGraph:
         count = len(self.graph.outputs)
         if outputs is None:
             return range(count)
-        wrong = [i for i in outputs if not -count <= i < count]
+        if not isinstance(cast("object", outputs), Sequence | np.ndarray):
+            raise RunError(f"run: outputs is a list of numbers, or None; got {outputs!r}.")
+        wrong = [
+            i
+            for i in cast("Sequence[object]", outputs)
+            if not isinstance(i, int | np.integer) or not -count <= i < count
+        ]
         if wrong:
-            raise RunError(f"run: outputs are numbered 0 to {count - 1}; got {wrong[0]}.")
+            raise RunError(f"run: outputs are numbered 0 to {count - 1}; got {wrong[0]!r}.")
         return outputs
 
     def _latest(self, what: str) -> Specialization:
@@ -306,24 +323,35 @@ class CompiledGraph:
         return latest
 
 
+def _require_mapping(where: str, what: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        raise RunError(f"{where}: a mapping ({what}) is required; got {type(given).__name__}.")
+
+
 def _listing(values: Sequence[Value]) -> str:
     return ", ".join(f"{v.name!r}: {v.type}" for v in values) or "none"
 
 
-def _adopt(value: Any, type_: TensorType) -> Any:
+def _adopt(name: str, value: Any, type_: TensorType) -> Any:
     """Lists take the declared dtype, as Python numbers do."""
     if isinstance(value, list | tuple):
-        return np.asarray(value, type_.dtype.numpy)
+        return python_array(f"run: input {name!r}", value, type_.dtype)
     return value
 
 
 def _param_value(name: str, value: Any, type_: TensorType) -> Any:
     wanted = type_.dtype
     if isinstance(value, bool | int | float | complex | list | tuple):
-        value = np.asarray(value, wanted.numpy)
+        value = python_array(f"set_param: param {name!r}", value, wanted)
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         value = np.asarray(value)
-    found = as_dtype(np.dtype(value.dtype))
+    try:
+        found = as_dtype(np.dtype(value.dtype))
+    except (DTypeError, TypeError) as error:
+        raise RunError(
+            f"set_param: param {name!r} is required to be {type_}; got {value.dtype}. "
+            "Pass an array of that type."
+        ) from error
     shape = tuple(int(n) for n in value.shape)
     if not _fits(shape, type_):
         raise RunError(

@@ -7,7 +7,7 @@ ones come from ml_dtypes.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import ml_dtypes
 import numpy as np
@@ -157,6 +157,8 @@ def as_dtype(spec: DType | str | npt.DTypeLike) -> DType:
             f"{did_you_mean(spec, [*BY_LABEL, *_BY_NUMPY_NAME])}"
         )
     try:
+        if cast("object", spec) is None:  # NumPy's float64
+            raise TypeError
         numpy_dtype = np.dtype(spec)
     except TypeError as error:
         raise DTypeError(f"dtype: required a dtype or its name; got {spec!r}.") from error

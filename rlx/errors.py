@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import final
+from typing import cast, final
 
 
 class RlxError(Exception):
@@ -140,6 +140,8 @@ class RunError(RlxError, ValueError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest known name, or an empty string."""
+    if not isinstance(cast("object", name), str):
+        return ""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     if not close:
         lowered = {k.lower(): k for k in known}

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.dtypes import as_dtype
 from rlx.errors import RunError
+from rlx.host_values import python_array
 from rlx.ir.graph import Node
 from rlx.ir.interpret import run
 from rlx.ir.plan import Implementation, Lir, Refusals
@@ -101,12 +102,14 @@ def checked(name: str, value: Any, type_: TensorType, *, cast: bool = False) -> 
     """
     wanted = type_.dtype.numpy
     if isinstance(value, bool | int | float | complex):
-        value = np.asarray(value, wanted)
+        value = python_array(f"run: input {name!r}", value, type_.dtype)
     array = np.asarray(value)
     if array.dtype != wanted and cast:
         array = array.astype(wanted)
     if array.dtype != wanted or tuple(array.shape) != type_.shape:
-        found = TensorType(as_dtype(array.dtype), tuple(int(n) for n in array.shape))
+        found = f"{array.dtype}{list(array.shape)}"
+        if array.dtype.isnative and array.dtype.kind in "biufcV" and array.dtype.names is None:
+            found = TensorType(as_dtype(array.dtype), tuple(int(n) for n in array.shape))
         raise RunError(
             f"run: input {name!r} is required to be {type_}; got {found}. Convert or reshape it; "
             "CompileOptions(cast_inputs=True) converts dtypes."

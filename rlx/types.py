@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, cast, final
 
 from rlx import dims
 from rlx.dims import DimExpr
@@ -112,7 +112,7 @@ def as_type(spec: TensorType | str) -> TensorType:
     """
     if isinstance(spec, TensorType):
         return spec
-    match = _SPEC.fullmatch(spec)
+    match = _SPEC.fullmatch(spec) if isinstance(cast("object", spec), str) else None
     if match is None:
         raise ParseError(f"type: required text such as 'f32[batch, 64]'; got {spec!r}.")
     name, inner = match.group(1), match.group(2)

@@ -1,7 +1,7 @@
 """Checks of attribute values against the annotations of an op's fields.
 
-Python does not check them; text from a file and nodes changed by hand need it, so that ``infer``
-sees the kinds of values it was written for.
+Python does not check them; an op checks its own when it is made, and text from a file and nodes
+changed by hand are checked again, so that ``infer`` sees the kinds of values it was written for.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ import ast
 import dataclasses
 import enum
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from rlx.dims import DimExpr
 from rlx.dtypes import DType
 from rlx.ir.attributes import Literal, Opaque
-from rlx.ir.op import Op
+
+if TYPE_CHECKING:
+    from rlx.ir.op import Op
+
+Predicate: TypeAlias = "Callable[[Any], bool]"
 
 
 @lru_cache(maxsize=1024)
@@ -35,15 +39,26 @@ def enums_of(op: type[Op]) -> dict[str, type[enum.Enum]]:
 
 def faults(op: type[Op], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (attribute, what is wrong) for each value that its annotation does not allow."""
-    annotations = _annotations(op)
+    allowed = _predicates(op)
     for name, value in values.items():
-        tree = annotations[name]
-        if not _allows(op, tree, value):
+        if not allowed[name](value):
             yield (
                 name,
-                f"attribute {name!r} is required to be {ast.unparse(tree)}; "
+                f"attribute {name!r} is required to be {ast.unparse(_annotations(op)[name])}; "
                 f"got {type(value).__name__}.",
             )
+
+
+@lru_cache(maxsize=1024)
+def checks(op: type[Op]) -> tuple[tuple[str, Predicate, bool], ...]:
+    """Return (attribute, test of its value, whether it is one float) for each field."""
+    floats = {n for n, tree in _annotations(op).items() if ast.unparse(tree).startswith("float")}
+    return tuple((name, test, name in floats) for name, test in _predicates(op).items())
+
+
+@lru_cache(maxsize=1024)
+def _predicates(op: type[Op]) -> dict[str, Predicate]:
+    return {name: _predicate(op, tree) for name, tree in _annotations(op).items()}
 
 
 @lru_cache(maxsize=1024)
@@ -59,54 +74,71 @@ def _enum(op: type[Op], name: str) -> type[enum.Enum] | None:
     return None
 
 
-def _allows(op: type[Op], tree: ast.expr, value: Any) -> bool:
-    """Whether an annotation allows a value; as deep as the annotation, not as the value."""
+def _predicate(op: type[Op], tree: ast.expr) -> Predicate:
+    """Return the test for an annotation; it goes as deep as the annotation, not as the value."""
     match tree:
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _allows(op, left, value) or _allows(op, right, value)
+            either, other = _predicate(op, left), _predicate(op, right)
+            return lambda value: either(value) or other(value)
         case ast.Constant(value=None):
-            return value is None
+            return lambda value: value is None
         case ast.Subscript(value=ast.Name(id="tuple"), slice=inner):
-            if type(value) is not tuple:
-                return False
-            items = cast("tuple[Any, ...]", value)
             kinds = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             if len(kinds) == 2 and isinstance(kinds[1], ast.Constant):
-                return all(_allows(op, kinds[0], item) for item in items)
-            same_length = len(kinds) == len(items)
-            return same_length and all(
-                _allows(op, kind, item) for kind, item in zip(kinds, items, strict=True)
+                item = _predicate(op, kinds[0])
+                return lambda value: (
+                    type(value) is tuple and all(map(item, cast("tuple[Any, ...]", value)))
+                )
+            items = [_predicate(op, kind) for kind in kinds]
+            return lambda value: (
+                type(value) is tuple
+                and len(cast("tuple[Any, ...]", value)) == len(items)
+                and all(
+                    test(part)
+                    for test, part in zip(items, cast("tuple[Any, ...]", value), strict=True)
+                )
             )
         case ast.Name(id=name):
-            return _allows_name(op, name, value)
+            return _name_predicate(op, name)
         case _:
-            return True
+            return lambda value: True
 
 
-def _allows_name(op: type[Op], name: str, value: Any) -> bool:
+def _name_predicate(op: type[Op], name: str) -> Predicate:
     match name:
         case "int":
-            return isinstance(value, int)
+            return _is_int
         case "float":
-            return isinstance(value, int | float)
+            return lambda value: type(value) is float or _is_int(value)
         case "Dim":
-            return _is_dim(value)
+            return _is_dim
         case "Shape":
-            return type(value) is tuple and all(map(_is_dim, cast("tuple[Any, ...]", value)))
+            return lambda value: (
+                type(value) is tuple and all(map(_is_dim, cast("tuple[Any, ...]", value)))
+            )
         case "Graph":
-            from rlx.ir.graph import Graph
-
-            return isinstance(value, Graph)
+            return _is_graph
         case "Attribute":
-            return True
+            return lambda value: True
         case _:
             kinds: dict[str, type] = {
                 "bool": bool, "str": str, "bytes": bytes, "DType": DType, "Literal": Literal,
                 "Opaque": Opaque, "tuple": tuple,
             }  # fmt: skip
             kind = kinds.get(name) or _enum(op, name)
-            return kind is None or isinstance(value, kind)
+            return (lambda value: True) if kind is None else (lambda value: isinstance(value, kind))
+
+
+def _is_int(value: Any) -> bool:
+    """An int (no bool) that 64 bits hold."""
+    return type(value) is int and -(2**63) <= value < 2**64
 
 
 def _is_dim(value: object) -> bool:
-    return type(value) is int or isinstance(value, DimExpr)
+    return _is_int(value) or isinstance(value, DimExpr)
+
+
+def _is_graph(value: object) -> bool:
+    from rlx.ir.graph import Graph
+
+    return isinstance(value, Graph)

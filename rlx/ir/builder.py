@@ -31,6 +31,7 @@ class GraphBuilder:
         self.name = name
         self._inputs: list[Value] = []
         self._params: list[Value] = []
+        self._taken: dict[str, Value] = {}
 
     def input(self, name: str, type: TensorType | str) -> Value:  # noqa: A002  the field's word
         """Declare a value fed by name on every run."""
@@ -64,10 +65,10 @@ class GraphBuilder:
         """
         flat: list[Value] = []
         for output in outputs:
-            if isinstance(output, Value):
-                flat.append(output)
-            else:
+            if isinstance(output, list | tuple):
                 flat.extend(output)
+            else:
+                flat.append(cast("Value", output))
         wrong = [
             f"build: outputs are values of a graph; got {type(v).__name__}."
             for v in cast("list[object]", flat)
@@ -80,7 +81,9 @@ class GraphBuilder:
     # RLX's names; every other op is rlx.ops.X(...)(...).
     def matmul(self, lhs: Value, rhs: Value) -> Value:
         """Batched matrix product."""
-        return lhs @ rhs
+        from rlx.ops.dot import Matmul
+
+        return Matmul()(lhs, rhs)
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
         """Same elements under another shape; one dim may be −1."""
@@ -98,8 +101,11 @@ class GraphBuilder:
         """Join along an axis."""
         from rlx.ops.shape import Concatenate
 
-        if not values:
-            raise ShapeError("concat: at least one value is required; got none.")
+        if not isinstance(cast("object", values), list | tuple) or not values:
+            raise ShapeError(
+                "concat: a list of at least one value is required; got "
+                f"{type(values).__name__ if not isinstance(values, list | tuple) else 'none'}."
+            )
         return Concatenate(axis=operators.normalise_axis(axis, values[0].rank))(*values)
 
     def gather(self, table: Value, indices: Value, axis: int = 0) -> Value:
@@ -127,12 +133,12 @@ class GraphBuilder:
         return RmsNorm(axis=axis, eps=eps)(x, gamma, beta)
 
     def _leaf(self, leaves: list[Value], name: str, spec: TensorType | str, cls: Any) -> Value:
-        for leaf in (*self._inputs, *self._params):
-            if leaf.name == name:
-                raise VerifyError(
-                    [f"builder {self.name!r}: the name {name!r} is taken by {leaf!r}."]
-                )
         declared = as_type(spec)
         value: Value = cls(name=name, dtype=declared.dtype, shape=declared.shape)()
+        if name in self._taken:
+            raise VerifyError(
+                [f"builder {self.name!r}: the name {name!r} is taken by {self._taken[name]!r}."]
+            )
         leaves.append(value)
+        self._taken[name] = value
         return value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rlx.errors import RunError, did_you_mean
+from rlx.host_values import python_array
 from rlx.ir.graph import Graph, Node, Value
 from rlx.types import TensorType
 
@@ -35,7 +36,10 @@ def interpret(
         RunError: a name is missing or unknown, or an array has another dtype or shape.
         TraceError: the graph holds an opaque node that has no NumPy meaning.
     """
-    feeds = {**_checked(graph, "input", inputs or {}), **_checked(graph, "param", params or {})}
+    feeds = {
+        **_checked(graph, "input", {} if inputs is None else inputs),
+        **_checked(graph, "param", {} if params is None else params),
+    }
     bound = graph
     if graph.symbols:
         from rlx.passes.bind_dims import bind, infer_bindings
@@ -111,15 +115,22 @@ def _use_counts(graph: Graph) -> dict[Value, int]:
 
 def _checked(graph: Graph, role: str, given: Mapping[str, Any]) -> dict[str, Array]:
     leaves = graph.inputs if role == "input" else graph.params
-    names = [leaf.name for leaf in leaves]
-    listing = ", ".join(f"{leaf.name!r}: {leaf.type}" for leaf in leaves) or "none"
+    if not isinstance(cast("object", given), Mapping):
+        raise RunError(
+            f"interpret: {role}s are required as a mapping (name → array); "
+            f"got {type(given).__name__}."
+        )
+    names = {leaf.name: leaf.type for leaf in leaves}
     unknown = [name for name in given if name not in names]
+    missing = [name for name in names if name not in given]
+    listing = ""
+    if unknown or missing:
+        listing = ", ".join(f"{leaf.name!r}: {leaf.type}" for leaf in leaves) or "none"
     if unknown:
         raise RunError(
             f"interpret: unknown {role} {unknown[0]!r}; {role}s are {listing}."
             f"{did_you_mean(unknown[0], names)}"
         )
-    missing = [name for name in names if name not in given]
     if missing:
         raise RunError(
             f"interpret: every {role} is required; missing {', '.join(map(repr, missing))}. "
@@ -128,7 +139,8 @@ def _checked(graph: Graph, role: str, given: Mapping[str, Any]) -> dict[str, Arr
     arrays: dict[str, Array] = {}
     for leaf in leaves:
         value = given[leaf.name]
-        if isinstance(value, bool | int | float | complex):
-            value = np.asarray(value, leaf.type.dtype.numpy)
+        if isinstance(value, bool | int | float | complex | list | tuple):
+            where = f"interpret: {role} {leaf.name!r}"
+            value = python_array(where, cast("object", value), leaf.type.dtype)
         arrays[leaf.name] = np.asarray(value)
     return arrays

@@ -23,7 +23,7 @@ from rlx.errors import (
     ShapeError,
     did_you_mean,
 )
-from rlx.ir import attributes
+from rlx.ir import annotations, attributes
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Value
@@ -71,11 +71,21 @@ class Op:
     _key: Hashable
 
     def __post_init__(self) -> None:
-        for name in self.attribute_names:
+        if not self.attribute_names:
+            return
+        right = True
+        for name, allows, is_float in annotations.checks(type(self)):
             value = getattr(self, name)
             clean = attributes.normalise(f"{self.op_name}.{name}", value)
+            allowed = allows(clean)
+            if allowed and is_float and type(clean) is int:
+                clean = float(clean)
             if clean is not value:
                 object.__setattr__(self, name, clean)
+            right = right and allowed
+        if not right:
+            wrong = " ".join(text for _, text in annotations.faults(type(self), self.attributes()))
+            raise RegistryError(f"{self.op_name}: {wrong} Pass a value of that type.")
 
     # ``*args, **kwargs`` of type Any is what lets an override name its own operands.
     def infer(self, *args: Any, **kwargs: Any) -> Any:

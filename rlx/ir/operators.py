@@ -15,6 +15,7 @@ import numpy as np
 from rlx import dims
 from rlx.dtypes import DType, Kind, as_dtype, promote
 from rlx.errors import DTypeError, ShapeError
+from rlx.host_values import python_array
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Value
@@ -100,13 +101,13 @@ class ValueOperators:
         return compare("ge", self, other)
 
     def __bool__(self) -> bool:
-        raise TypeError(
+        raise DTypeError(
             "a graph value has no truth value while the graph is built; "
             "use rlx.ops.Select or rlx.ops.Cond for a choice at run time."
         )
 
     def __iter__(self) -> Any:
-        raise TypeError("a graph value cannot be iterated; use narrow(axis, start, length).")
+        raise DTypeError("a graph value cannot be iterated; use narrow(axis, start, length).")
 
     # Equality stays identity (a value is a dict key); these are the elementwise comparisons.
     def eq(self, other: Operand) -> Value:
@@ -259,7 +260,7 @@ def reduce(name: str, x: ValueOperators, axis: int | Sequence[int] | None, keepd
     if axis is None:
         axes = tuple(range(rank))
     else:
-        given = (axis,) if isinstance(axis, int) else tuple(axis)
+        given = tuple(axis) if isinstance(axis, list | tuple) else (cast("int", axis),)
         axes = tuple(sorted(normalise_axis(a, rank) for a in given))
     result = _op(name)(axes=axes)(value)  # type: ignore[call-arg]
     if not keepdims:
@@ -337,24 +338,23 @@ def constant(data: Any, dtype: DType | str | None = None) -> Value:
     if isinstance(data, ValueOperators):
         return _value(data)
     if dtype is None and not isinstance(data, np.ndarray | np.generic):
-        made = np.asarray(data)
+        made = _asarray(data)
         defaults = {"float64": DType.F32, "int64": DType.I32, "complex128": DType.C64}
         dtype = defaults.get(made.dtype.name)
     target = None if dtype is None else as_dtype(dtype)
-    if target is not None and target.is_integer and isinstance(data, int):
-        info = integer_range(target)
-        if not info[0] <= data <= info[1]:
-            raise DTypeError(
-                f"constant: {data} does not fit {target}, whose range is {info[0]} to {info[1]}."
-            )
+    if target is not None and isinstance(data, bool | int | float | complex | list | tuple):
+        data = python_array("constant", cast("object", data), target, error=DTypeError)
     return Constant(value=Literal(cast("Any", data), target))()
 
 
-def integer_range(dtype: DType) -> tuple[int, int]:
-    """Smallest and largest number of an integer dtype."""
-    if dtype.kind is Kind.INT:
-        return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
-    return 0, 2**dtype.bits - 1
+def _asarray(data: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(data)
+    except ValueError as error:
+        raise DTypeError(
+            "constant: lists of equal lengths are required; got lists of different lengths. "
+            "Make them equally long."
+        ) from error
 
 
 def broadcast_to(value: Value, shape: Shape) -> Value:
@@ -379,9 +379,11 @@ def normalise_axis(axis: int, rank: int) -> int:
     Raises:
         ShapeError: out of range.
     """
+    if isinstance(axis, bool) or not isinstance(cast("object", axis), int | np.integer):
+        raise ShapeError(f"axis: an integer is required; got {axis!r}.")
     if not -rank <= axis < rank:
         raise ShapeError(f"axis: required −{rank} ≤ axis < {rank}; got {axis}.")
-    return axis + rank if axis < 0 else axis
+    return int(axis) + rank if axis < 0 else int(axis)
 
 
 def infer_minus_one(source: Shape, wanted: tuple[Dim, ...]) -> Shape:
@@ -390,6 +392,14 @@ def infer_minus_one(source: Shape, wanted: tuple[Dim, ...]) -> Shape:
     Raises:
         ShapeError: more than one −1.
     """
+    for axis, dim in enumerate(cast("tuple[object, ...]", wanted)):
+        if isinstance(dim, bool) or not isinstance(dim, int | np.integer | dims.DimExpr):
+            raise ShapeError(
+                f"reshape: a dim is an int or a symbolic expression; axis {axis} is {dim!r}."
+            )
+    wanted = tuple(
+        int(cast("int", d)) if isinstance(d, np.integer) else d for d in cast("Any", wanted)
+    )
     holes = [i for i, d in enumerate(wanted) if type(d) is int and d == -1]
     if not holes:
         return wanted
