@@ -17,7 +17,7 @@ from rlx_xla.tracing.external import LiveEquation
 
 @lowers(External)
 def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir.Value]:
-    """Call the foreign module's main; a token passes through unless main takes it."""
+    """Call the foreign module's main, which takes tokens first; others pass through."""
     if op.live is not None:
         source = mlir.parse_module(_lower_live(ctx, op), ctx.module.context)
     else:
@@ -25,18 +25,12 @@ def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir
         _check_types(ctx, op, source)
     shift_callbacks(source, ctx.module.callback_base)
     ctx.module.callback_base = len(ctx.module.host_callbacks)
-    values = list(operands)
-    token = values.pop() if op.effect else None
+    count = sum(t.dtype is not DType.TOKEN for t in ctx.input_types)
+    values, tokens = operands[:count], operands[count:]
     main = mlir.main_function(source)
-    takes_token = any("token" in str(t) for t in main.type.inputs)
-    if takes_token and token is not None:
-        values.insert(0, token)
-    results = jax_function.merged(ctx, source, f"external_{op.name}", values)
-    if token is None:
-        return results
-    if takes_token:
-        return [*results[1:], results[0]]
-    return [*results, token]
+    taken = sum("token" in str(t) for t in main.type.inputs)
+    results = jax_function.merged(ctx, source, f"external_{op.name}", [*tokens[:taken], *values])
+    return [*results[taken:], *results[:taken], *tokens[taken:]]
 
 
 def _saved_text(ctx: LoweringContext, op: External) -> str:
