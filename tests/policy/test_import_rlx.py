@@ -9,19 +9,21 @@ import sys
 
 from tests.policy.sources import ROOT, modules
 
+IMPORT_SECONDS = 0.3
+
 PROBE = """
 import importlib, json, sys, time
-start = time.perf_counter()
+start = time.process_time()
 for name in {names!r}:
     importlib.import_module(name)
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 foreign = sorted(m for m in sys.modules if m.split(".")[0] in ("jax", "jaxlib", "rlx_xla", "flax"))
 print(json.dumps([foreign, seconds]))
 """
 
 
 def foreign_modules(*names: str) -> tuple[list[str], float]:
-    """Import modules in a fresh interpreter; return what came along, and the seconds it took."""
+    """Import modules in a fresh interpreter; return what came along, and the CPU seconds taken."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE.format(names=names)],
         capture_output=True,
@@ -36,9 +38,17 @@ def foreign_modules(*names: str) -> tuple[list[str], float]:
 
 
 def test_rlx_imports_without_jax() -> None:
-    foreign, seconds = foreign_modules("rlx")
-    print(f"import rlx: {seconds:.3f} s (aim: below 0.3 s)")
+    foreign, _ = foreign_modules("rlx")
     assert foreign == []
+
+
+def test_rlx_imports_fast() -> None:
+    """CPU time, and the best of a few: other processes must not decide."""
+    taken: list[float] = []
+    while len(taken) < 5 and min(taken, default=IMPORT_SECONDS) >= IMPORT_SECONDS:
+        taken.append(foreign_modules("rlx")[1])
+    print("import rlx:", ", ".join(f"{seconds:.3f} s" for seconds in taken))
+    assert min(taken) < IMPORT_SECONDS
 
 
 def test_no_module_of_rlx_brings_jax() -> None:
