@@ -17,19 +17,34 @@ def geqp3(a: jax.Array, jpvt: jax.Array) -> Any:
 
 
 def eigh(a: jax.Array, *, lower: bool, sort_eigenvalues: bool, method: str | None) -> Any:
-    """``v, w`` of Hermitian matrices; ``method`` is a name in JAX's enumeration."""
+    """``v, w`` of Hermitian matrices; ``method`` is a name in JAX's enumeration.
+
+    Raises:
+        NotImplementedError: this version of JAX has no such method.
+    """
     settings: dict[str, Any] = {}
     if method is not None:
-        settings["implementation"] = _linalg.EighImplementation[method]
+        settings["implementation"] = _member("EighImplementation", method)
     return _linalg.eigh(
         a, lower=lower, sort_eigenvalues=sort_eigenvalues, symmetrize_input=False, **settings
     )
 
 
 def svd(a: jax.Array, *, full_matrices: bool, compute_uv: bool, method: str | None) -> Any:
-    """``s, u, vt`` of matrices, or ``s`` in a tuple."""
-    algorithm = None if method is None else _linalg.SvdAlgorithm[method]
+    """``s, u, vt`` of matrices, or ``s`` in a tuple.
+
+    Raises:
+        NotImplementedError: this version of JAX has no such method.
+    """
+    algorithm = None if method is None else _member("SvdAlgorithm", method)
     made: Any = _linalg.svd(
         a, full_matrices=full_matrices, compute_uv=compute_uv, algorithm=algorithm
     )
     return (made[1], made[0], made[2]) if compute_uv else (made,)
+
+
+def _member(kinds: str, name: str) -> Any:
+    members: dict[str, Any] = getattr(getattr(_linalg, kinds, None), "__members__", {})
+    if name not in members:
+        raise NotImplementedError(f"jax {jax.__version__} has no {kinds}.{name}")
+    return members[name]

@@ -19,7 +19,7 @@ from rlx_xla._jax_compat.jaxpr import ClosedJaxpr, abstract, enable_x64, trace_f
 from rlx_xla._jax_compat.keys import wrap_key
 
 # The package that 0.10 made of the module keeps its functions in a module of its own.
-_core_random: Any = getattr(_random, "core", _random)
+_HOMES: tuple[Any, ...] = (_random, getattr(_random, "core", None))
 
 
 def implementation(dtype: Any) -> Any:
@@ -58,7 +58,7 @@ def gamma_jaxpr(
 
     None where this JAX has the implementation under another name.
     """
-    implement = getattr(_core_random, "_gamma_impl", None)
+    implement = next((home._gamma_impl for home in _HOMES if hasattr(home, "_gamma_impl")), None)
     if implement is None:
         return None
     avals = (_data(impl, keys), (tuple(shape), np.dtype(dtype)))

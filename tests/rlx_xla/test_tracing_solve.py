@@ -62,6 +62,15 @@ def test_public_functions(function: Callable[..., Any], arguments: tuple[Any, ..
     _check(function, *arguments)
 
 
+@pytest.mark.skipif(
+    not hasattr(jax.lax.linalg, "EighImplementation"), reason="this jax has one method"
+)
+def test_eigh_by_a_method() -> None:
+    method = jax.lax.linalg.EighImplementation.QR
+    traced = _check(lambda a: jax.lax.linalg.eigh(a, implementation=method), SQUARE)
+    assert any(n.op == ops.Eigh(method=ops.EighMethod.QR) for n in traced.graph.nodes())
+
+
 def test_conjugate_gradients() -> None:
     matrix = SQUARE[0] @ SQUARE[0].T
     _check(lambda b: jax.scipy.sparse.linalg.cg(lambda v: matrix @ v, b)[0], RIGHT[0, :, 0])
@@ -126,7 +135,7 @@ def test_a_method_that_a_device_lacks_is_refused() -> None:
         (ops.Geqp3(), "f32[5, 4]; i32[4]"),
         (ops.HouseholderProduct(), "f32[5, 4]; f32[4]"),
         (ops.Qr(pivoting=True), "f32[5, 4]"),
-        (ops.Eigh(method=ops.EighMethod.QR), "f32[4, 4]"),
+        (ops.Eigh(lower=False), "f32[4, 4]"),
         (ops.Svd(full_matrices=True, method=ops.SvdMethod.QR), "f32[5, 4]"),
         (ops.TridiagonalSolve(), "f32[4]; f32[4]; f32[4]; f32[4, 1]"),
         (ops.DenseSolve(), "f32[4, 4]; f32[4]"),

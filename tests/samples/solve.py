@@ -13,7 +13,7 @@ import numpy as np
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, ShapeError
 from rlx.ops import solve as ops
-from rlx.ops.solve import EighMethod, SvdMethod
+from rlx.ops.solve import SvdMethod
 from tests.samples.base import ErrorSample, Sample, SymbolicSample, draw
 from tests.tolerances import Tolerance
 
@@ -104,8 +104,6 @@ def _spectra(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample(op, (x,), label, tolerance=_BOUND[dtype])
     op = ops.Svd(method=SvdMethod.QR)
     yield Sample(op, (draw(rng, dtype, (4, 3)),), f"{dtype} by QR", check=_svd)
-    op = ops.Eigh(method=EighMethod.QR)
-    yield Sample(op, (draw(rng, dtype, (3, 3)),), f"{dtype} by QR", check=_eigh(op))
 
 
 def _systems(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
