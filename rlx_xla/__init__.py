@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from rlx_xla import testing as testing
 from rlx_xla.lowering.text import stablehlo as stablehlo
-from rlx_xla.tracing.stablehlo import from_stablehlo as from_stablehlo
 from rlx_xla.tracing.jit import jit as jit
+from rlx_xla.tracing.stablehlo import from_stablehlo as from_stablehlo
 from rlx_xla.tracing.to_jax import to_jax as to_jax
 from rlx_xla.tracing.trace import trace as trace
 from rlx_xla.tracing.traced import Coverage as Coverage
