@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.jaxpr import abstract, open_jaxpr, typeof
 
-Zero = _ad.Zero
+Zero: Any = vars(_ad)["Zero"]
 UndefinedPrimal = _ad.UndefinedPrimal
 trace_context: Callable[[], Any] = _config.trace_context
 """Everything but arguments that a trace depends on, as a tuple."""
@@ -117,7 +117,7 @@ def constant(array: np.ndarray) -> Any:
     kind = mlir.element_type(array.dtype)
     packed = np.packbits(array, bitorder="little") if array.dtype == bool else array
     attribute = mlir.ir.DenseElementsAttr.get(
-        np.ascontiguousarray(packed), type=kind, shape=array.shape
+        cast("Any", np.ascontiguousarray(packed)), type=kind, shape=array.shape
     )
     return mlir.stablehlo.constant(attribute)
 

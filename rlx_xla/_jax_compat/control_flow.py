@@ -2,8 +2,8 @@
 
 The public functions close over what their bodies use, and so choose the order and number of the
 operands; and they add clamps, and turn sums into other primitives. Here the operands and bodies are
-as given: JAX's function makes an equation of the right form on abstract values, which is bound again
-with the wanted bodies in its parameters. So no version's list of parameters is written here.
+as given: JAX's function makes an equation of the right form on abstract values, which is bound
+again with the wanted bodies in its parameters. So no version's list of parameters is written here.
 """
 
 from __future__ import annotations

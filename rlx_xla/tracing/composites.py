@@ -91,7 +91,7 @@ def plain_name(name: str) -> str:
 
 
 def call_name(name: str, body: Graph) -> str:
-    """The name of a function for a call; marked where tracing would write so small a body in place."""
+    """The name of a function for a call; marked where tracing would write the body in place."""
     leaves = ("input", "param", "constant", "create_token")
     size = sum(node.op.op_name not in leaves for node in body.nodes())
     return CALL_PREFIX + name if size < 3 else name

@@ -87,7 +87,7 @@ def _lower(ctx: Any, *operands: Any, program: ForeignProgram) -> Sequence[Any]:
         callee = mlir.ir.FlatSymbolRefAttr.get(name)
         main = cast("func.FuncOp", symbols[name])
         wanted = [mlir.tensor_type(a.shape, a.dtype) for a in ctx.avals_in]
-        results = [mlir.tensor_type(a.shape, a.dtype) for a in ctx.avals_out]
+        results: list[mlir.ir.Type] = [mlir.tensor_type(a.shape, a.dtype) for a in ctx.avals_out]
         if list(main.type.inputs) != wanted or list(main.type.results) != results:
             raise LoweringError(
                 f"{where}: its StableHLO is required to take {list(map(str, wanted))} and give "

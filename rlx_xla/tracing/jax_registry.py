@@ -1,9 +1,9 @@
 """Which function says an op in JAX: ``@to_jax_rule(Softmax)``.
 
-A rule is ``(ctx, op, *arrays) -> array`` or a sequence of arrays, one per result of the op. A direct
-rule is one call of a JAX primitive, the one that traces back to the op. A rule with ``named=True``
-takes several; it is wrapped in a named ``jit``, from which tracing finds the op again. An op without
-a rule uses its decomposition, wrapped in the same way.
+A rule is ``(ctx, op, *arrays) -> array`` or a sequence of arrays, one per result of the op. A
+direct rule is one call of a JAX primitive, the one that traces back to the op. A rule with
+``named=True`` takes several; it is wrapped in a named ``jit``, from which tracing finds the op
+again. An op without a rule uses its decomposition, wrapped in the same way.
 """
 
 from __future__ import annotations

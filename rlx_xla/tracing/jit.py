@@ -32,6 +32,11 @@ from rlx_xla.tracing.jit_keys import (
 )
 from rlx_xla.tracing.trace import trace
 
+_Array = jax_client.ArrayImpl
+_context = calls.trace_context
+_NOTHING: Any = ((), None, None, None, None)
+"""No program is remembered; the third and later fields are never read, as no context is None."""
+
 Names = str | Sequence[str]
 Numbers = int | Sequence[int]
 
@@ -118,10 +123,14 @@ class _Program:
     Attributes:
         compiled: the program.
         record: what ``specializations`` shows.
-        avals: abstract values of the last arguments, where all of them are plain arrays.
+        call: what a call runs.
+        params: places of arguments that stay on the device, among the dynamic positional ones.
+        names: the names of their leaves.
+        bound: the leaves that are bound now.
+        lock: held while params are swapped and the call that needs them is made.
     """
 
-    __slots__ = ("avals", "bound", "call", "compiled", "lock", "names", "params", "record")
+    __slots__ = ("bound", "call", "compiled", "lock", "names", "params", "record")
 
     def __init__(
         self,
@@ -136,7 +145,6 @@ class _Program:
         self.params = tuple(params)
         self.names = tuple(names)
         self.bound: list[Any] = []
-        self.avals: tuple[Any, ...] = ()
         self.lock = threading.Lock()
 
 
@@ -169,27 +177,20 @@ class JitFunction:
         self._programs: dict[CallKey, _Program] = {}
         self._last_key: CallKey | None = None
         self._lock = threading.RLock()
-        self._quick: tuple[Any, ...] = ()
-        self._quick_call: Callable[..., Any] | None = None
-        self._quick_record: Any = None
-        self._quick_context: Any = None
-        self._quick_shardings: tuple[Any, ...] | None = None
+        self._quick: Any = _NOTHING
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function."""
-        quick = self._quick
-        if not kwargs and len(args) == len(quick) and calls.trace_context() == self._quick_context:
-            array = jax_client.ArrayImpl
-            shardings = self._quick_shardings
-            for position, (value, aval) in enumerate(zip(args, quick, strict=False)):
-                if type(value) is not array or value.aval is not aval:
-                    break
-                if shardings is not None and value.sharding is not shardings[position]:
+        avals, context, shardings, call, record = self._quick
+        if not kwargs and len(args) == len(avals) and _context() == context:
+            for value, aval in zip(args, avals, strict=False):
+                if type(value) is not _Array or value.aval is not aval:
                     break
             else:
-                call = self._quick_call
-                if call is not None:
-                    self._quick_record.hits += 1
+                if shardings is None or all(
+                    a.sharding is s for a, s in zip(args, shardings, strict=True)
+                ):
+                    record.hits += 1
                     return call(*args)
         return self._call(args, kwargs)
 
@@ -216,7 +217,7 @@ class JitFunction:
         """Forget every compiled program."""
         with self._lock:
             self._programs.clear()
-            self._quick, self._quick_call, self._quick_context = (), None, None
+            self._quick = _NOTHING
         self._jax.clear_cache()
 
     def report(self) -> CompileReport:
@@ -237,7 +238,7 @@ class JitFunction:
         return [program.record for program in self._programs.values()]
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Find or compile the program of a call; whatever is JAX's to decide goes to ``jax.jit``."""
+        """Find or compile the program of a call; what is JAX's to decide goes to ``jax.jit``."""
         roles = self._roles
         split = None if calls.jit_disabled() else roles.split(args, kwargs)
         if split is None:
@@ -287,7 +288,7 @@ class JitFunction:
             dynamic, named = jax.tree_util.tree_unflatten(tree, hosted)
         if not program.params:
             plain = len(args) == len(leaves) and not named
-            if plain and all(type(a) is jax_client.ArrayImpl for a in args):
+            if plain and all(type(a) is _Array for a in args):
                 self._remember(program, key, args)
             return program.call(*dynamic, **named)
         counts = [len(jax.tree_util.tree_leaves(value)) for value in dynamic]
@@ -306,13 +307,10 @@ class JitFunction:
 
     def _remember(self, program: _Program, key: CallKey, args: tuple[Any, ...]) -> None:
         """Let the next call with arguments of the same types skip the search."""
-        self._quick_context = None
-        self._quick = tuple(a.aval for a in args)
-        self._quick_call = program.call
-        self._quick_record = program.record
         one = jax_client.is_only_device()
-        self._quick_shardings = None if one else tuple(a.sharding for a in args)
-        self._quick_context = key.context[0]
+        shardings = None if one else tuple(a.sharding for a in args)
+        avals = tuple(a.aval for a in args)
+        self._quick = (avals, key.context[0], shardings, program.call, program.record)
 
     def _compile(
         self,
@@ -386,7 +384,7 @@ class JitFunction:
 
 @final
 class _Roles:
-    """Which arguments are static or donated, by position and by name, as ``jax.jit`` infers them."""
+    """Which arguments are static or donated, by position and by name, as JAX infers it."""
 
     def __init__(self, fn: Callable[..., Any], given: dict[str, Any]) -> None:
         self.name = getattr(fn, "__name__", type(fn).__name__)

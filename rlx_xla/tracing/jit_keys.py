@@ -1,4 +1,4 @@
-"""What ``rlx_xla.jit`` compiles for: the parts of a call that a program depends on, and in words."""
+"""What ``rlx_xla.jit`` compiles for: what a program depends on in a call, and in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from rlx.dtypes import as_dtype
 from rlx.report import CompileReport
-from rlx_xla._jax_compat import calls
 from rlx_xla._jax_compat import jaxpr as jx
 
 LeafKey: TypeAlias = tuple[Any, tuple[int, ...], bool]
@@ -155,8 +154,3 @@ def device_of(leaves: Sequence[Any]) -> tuple[bool, Any]:
             return False, None
         found = device
     return True, found
-
-
-def settings() -> Any:
-    """JAX's settings that a trace depends on."""
-    return calls.trace_context(), calls.default_device()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -252,9 +253,13 @@ def _dressed(
 ) -> Callable[..., Any]:
     """Give a function the graph's name, and parameters named as its inputs where they can be."""
     call.__name__ = call.__qualname__ = name
-    if names is not None and len(set(names)) == len(names):
-        if all(n.isidentifier() for n in names):
-            kind = inspect.Parameter.POSITIONAL_ONLY
-            dressed: Any = call
-            dressed.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+    wanted = [] if names is None else list(names)
+    if names is not None and len(set(wanted)) == len(wanted) and all(map(_is_name, wanted)):
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        dressed: Any = call
+        dressed.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in wanted])
     return call
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)

@@ -185,7 +185,8 @@ def test_donation() -> None:
         fn = rlx_xla.jit(lambda x, y: x + y, **options)
         x, y = jnp.ones(5), jnp.ones(5)
         fn(x, y)
-        assert x.is_deleted() and not y.is_deleted()
+        assert x.is_deleted()
+        assert not y.is_deleted()
 
 
 def test_specializations_say_why() -> None:
@@ -197,7 +198,8 @@ def test_specializations_say_why() -> None:
     fn(draw(4), draw(4))
     fn(jnp.ones(4, jnp.float16), draw(4))
     first, second, third = fn.specializations()
-    assert first.reason == "first call" and first.hits == 1
+    assert first.reason == "first call"
+    assert first.hits == 1
     assert second.reason == "x axis 0: 3 → 4; y axis 0: 3 → 4"
     assert third.reason == "dtype of x: f32 → f16"
     assert fn.report() is third.report
@@ -208,7 +210,8 @@ def test_specializations_say_why() -> None:
 def test_stages() -> None:
     fn = rlx_xla.jit(mixed)
     x, y = jnp.asarray(draw(3)), jnp.asarray(draw(3))
-    assert fn.__wrapped__ is mixed and fn.__name__ == "mixed"
+    assert fn.__wrapped__ is mixed
+    assert fn.__name__ == "mixed"
     assert fn.eval_shape(x, y).shape == (3,)
     chex.assert_trees_all_close(fn.lower(x, y).compile()(x, y), mixed(x, y), rtol=1e-5)
     assert [v.aval.shape for v in fn.trace(x, y).jaxpr.jaxpr.invars] == [(3,), (3,)]

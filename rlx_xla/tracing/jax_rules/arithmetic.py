@@ -49,7 +49,7 @@ def newer_rule(op: type[Op], primitive: str, instead: Callable[..., Any]) -> Non
 
 
 def is_narrow(op: Op, types: Sequence[TensorType]) -> bool:
-    """Whether the operands are integers of less than a byte, which some of JAX's functions refuse."""
+    """Whether the operands are integers below a byte, which some of JAX's functions refuse."""
     return types[0].dtype.is_integer and types[0].dtype.bits < 8
 
 

@@ -26,6 +26,5 @@ def threefry2x32(ctx: JaxContext, op: ops.Threefry2x32, *words: Any) -> Any:
 
 @to_jax_rule(ops.RngBitGenerator)
 def rng_bit_generator(ctx: JaxContext, op: ops.RngBitGenerator, state: Any) -> Any:
-    return lax.rng_bit_generator(
-        state, ctx.shape(op.shape), op.dtype.numpy, _ALGORITHMS[op.algorithm]
-    )
+    dtype: Any = op.dtype.numpy
+    return lax.rng_bit_generator(state, ctx.shape(op.shape), dtype, _ALGORITHMS[op.algorithm])
