@@ -17,7 +17,8 @@ import sys
 from typing import Any
 
 from jaxlib.mlir import ir, passmanager
-from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo  # noqa: F401  func registers itself
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 REFUSED = 3
 
@@ -59,12 +60,13 @@ def _limit(memory: int, seconds: int) -> None:
 
 
 def _context() -> ir.Context:
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
     context = ir.Context()
+    context.append_dialect_registry(registry)
     context.load_all_available_dialects()
     for dialect in (stablehlo, chlo, sdy):
         dialect.register_dialect(context)
-    from jaxlib.mlir.dialects import mhlo
-
     mhlo.register_mhlo_dialect(context)
     return context
 

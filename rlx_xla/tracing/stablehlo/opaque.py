@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -92,11 +92,12 @@ def node(ctx: OpContext, name: str = "", *, custom: bool = False, effect: bool =
     """
     if custom:
         export.prepare_custom_call(name)
-    sources = list(dict.fromkeys([*ctx.op.operands, *ctx.captured]))
+    constants = [v for v in ctx.captured if _is_constant(v)]
+    sources = list(dict.fromkeys([*ctx.op.operands, *ctx.free()]))
     operands = ctx.values(sources)
     live = LiveModule(
         name or ctx.op.name,
-        _module_text(ctx, sources, keep_annotations=custom),
+        _module_text(ctx, sources, constants, keep_annotations=custom),
         len(sources),
         tuple((t.dtype.numpy, _static(t.shape)) for t in ctx.out_types),
         not custom,
@@ -122,7 +123,18 @@ def _static(shape: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(cast("int", d)) for d in shape)
 
 
-def _module_text(ctx: OpContext, sources: Sequence[ir.Value], *, keep_annotations: bool) -> str:
+def _is_constant(value: ir.Value) -> bool:
+    owner: Any = value.owner
+    return getattr(owner, "name", "") == "stablehlo.constant"
+
+
+def _module_text(
+    ctx: OpContext,
+    sources: Sequence[ir.Value],
+    constants: Sequence[ir.Value],
+    *,
+    keep_annotations: bool,
+) -> str:
     """A module whose main is a copy of the op, with the functions that it refers to."""
     op = ctx.op
     with op.context, ir.Location.unknown():
@@ -141,15 +153,32 @@ def _module_text(ctx: OpContext, sources: Sequence[ir.Value], *, keep_annotation
                     mlir.stablehlo.get_tuple_element(results[0], i32(i)) for i in range(len(types))
                 ]
             func.return_(results)
+        for region in copy.regions:
+            # XLA wants the regions of most ops to capture nothing: constants move inside.
+            with ir.InsertionPoint.at_block_begin(region.blocks[0]):
+                moved = {v: _owner(v).clone().operation.results[0] for v in constants}
+            for block in region.blocks:
+                for view in block.operations:
+                    for inner in _nested(view.operation):
+                        _replace(inner, moved)
         for inner in _nested(copy):
-            for index, value in enumerate(inner.operands):
-                if value in known:
-                    inner.operands[index] = known[value]
+            _replace(inner, known)
             for key in [a.name for a in _named(inner)]:
                 if key.startswith(_ANNOTATIONS) and not keep_annotations:
                     del inner.attributes[key]
         _copy_symbols(ctx, copy, module)
     return mlir.module_text(module)
+
+
+def _owner(value: ir.Value) -> ir.Operation:
+    owner: Any = value.owner
+    return owner.operation
+
+
+def _replace(op: ir.Operation, known: Mapping[ir.Value, ir.Value]) -> None:
+    for index, value in enumerate(op.operands):
+        if value in known:
+            op.operands[index] = known[value]
 
 
 def _copy_symbols(ctx: OpContext, op: ir.Operation, module: ir.Module) -> None:
