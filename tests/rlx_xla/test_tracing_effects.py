@@ -10,15 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import io_callback
 
 import rlx
 import rlx_xla
-import rlx_xla.tracing.to_jax
 from rlx.ir.interpret import run
 from rlx.options.compile import CompileOptions
 from rlx.passes.pipelines import mir_pipeline
+from rlx_xla.tracing import registry
 
 X = jnp.arange(4.0)
 LOG: list[tuple[str, str, float]] = []
@@ -301,17 +303,47 @@ def test_control_flow_with_effects_is_differentiated() -> None:
     assert noted == wanted_noted
 
 
+def test_an_opaque_node_may_have_effects_of_several_kinds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("jit", "pjit"):
+        monkeypatch.setitem(registry._RULES, name, lambda *_: NotImplemented)
+
+    def several(x: jax.Array) -> Any:
+        unordered("inside", x)
+        return two_kinds(x)
+
+    def fn(x: jax.Array) -> Any:
+        ordered("before", x)
+        y = jax.jit(several)(through_io("before", x))
+        unordered("between", y)
+        ordered("after", y)
+        return through_io("after", y)
+
+    traced = rlx_xla.trace(fn, X)
+    opaque = [n for n in traced.graph.nodes() if n.op.op_name == "external"]
+    assert sum(t.dtype is rlx.DType.TOKEN for n in opaque for t in n.types) == len(opaque) + 2
+    wanted_noted, (wanted,) = logged(lambda: jax.jit(fn)(X))
+    compiled = rlx.Session("cpu").compile(traced)
+    for call in (lambda: compiled(X), lambda: run(traced.graph, [np.asarray(X)])):
+        noted, (found,) = logged(call)
+        assert noted == wanted_noted
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_called_body_with_effects_prints_once() -> None:
     text = str(rlx_xla.trace(in_jit, X).graph)
     assert text.count("debug_callback") == 3
 
 
-@pytest.mark.parametrize("fn", ["in_scan", "in_cond", "in_while", "in_condition", "nested"])
-def test_effects_survive_the_way_back_to_jax(fn: str) -> None:
-    function = globals()[fn]
+BACK = [in_scan, in_cond, in_while, in_condition, nested, in_jit, in_remat, in_custom_jvp]
+
+
+@pytest.mark.parametrize("function", BACK)
+def test_effects_survive_the_way_back_to_jax(function: Callable[..., Any]) -> None:
     traced = rlx_xla.trace(function, X)
     wanted_noted, wanted = logged(lambda: jax.jit(function)(X))
-    noted, found = logged(lambda: jax.jit(rlx_xla.tracing.to_jax.to_jax(traced))(X))
+    noted, found = logged(lambda: jax.jit(rlx_xla.to_jax(traced))(X))
     assert noted == wanted_noted
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
@@ -329,3 +361,78 @@ def test_passes_drop_and_merge_nothing(fn: Callable[..., Any]) -> None:
     assert before_log == after_log
     for got, want in zip(results, before, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+EFFECTS = {"debug": ordered, "unordered": unordered}
+STATEMENTS = st.recursive(
+    st.sampled_from(["debug", "unordered", "io", "pure", "add"]),
+    lambda inner: st.tuples(
+        st.sampled_from(["scan", "while", "cond", "jit", "remat"]),
+        st.lists(inner, min_size=1, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def program(statements: list[Any]) -> Callable[[jax.Array], jax.Array]:
+    """A function of f32[] that does what the statements say, one after another."""
+
+    def do(x: jax.Array) -> jax.Array:
+        for number, statement in enumerate(statements):
+            x = _done(statement, str(number), x)
+        return x
+
+    return do
+
+
+def _done(statement: Any, label: str, x: jax.Array) -> jax.Array:
+    if isinstance(statement, str):
+        if statement in EFFECTS:
+            EFFECTS[statement](label, x)
+            return x
+        return {"io": through_io, "pure": pure}.get(statement, lambda _, x: x + 1)(label, x)
+    kind, inner = statement
+    body = program(inner)
+    if kind == "scan":
+        return lax.scan(lambda c, v: (body(c) * v, None), x, jnp.array([1.0, 0.5]))[0]
+    if kind == "while":
+        start = (jnp.int32(0), x)
+        return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, body(c[1])), start)[1]
+    if kind == "cond":
+        return lax.cond(x > 1, body, lambda x: x - 1, x)
+    if kind == "remat":
+        return jax.jit(body)(x) + jax.checkpoint(jnp.sin)(x)
+    return jax.jit(body)(body(x))
+
+
+@given(st.lists(STATEMENTS, min_size=1, max_size=4))
+@settings(max_examples=12)
+def test_random_programs_keep_their_effects(statements: list[Any]) -> None:
+    fn = program(statements)
+    x = jnp.float32(1.5)
+    traced = rlx_xla.trace(fn, x)
+    after = rlx.passes.run(traced.graph, list(mir_pipeline(CompileOptions()).passes), quiet=True)
+    wanted_noted, (wanted,) = logged(lambda: jax.jit(fn)(x))
+    compiled = rlx.Session("cpu").compile(traced)
+    array = [np.asarray(x)]
+    for call in (
+        lambda: compiled(x),
+        lambda: run(traced.graph, array),
+        lambda: run(after, array),
+    ):
+        noted, (found,) = logged(call)
+        assert _names(noted) == _names(wanted_noted)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
+def _names(noted: dict[str, Any]) -> dict[str, Any]:
+    """Names only: values may differ in their last bits, and are compared in the results."""
+    found: dict[str, Any] = {}
+    for chain, entries in noted.items():
+        names = [name for name, _ in _listed(entries)]
+        found[chain] = names if chain in ("debug", "io") else Counter(names)
+    return found
+
+
+def _listed(entries: Any) -> list[tuple[str, float]]:
+    return list(entries.elements()) if isinstance(entries, Counter) else entries
