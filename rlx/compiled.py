@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast, final
 
@@ -52,6 +53,7 @@ class CompiledGraph:
         "_backend",
         "_cache",
         "_declared",
+        "_lock",
         "_options",
         "_params",
         "_static",
@@ -76,6 +78,7 @@ class CompiledGraph:
         self._options = options
         self._params: dict[str, Any] = {}
         self._declared = {v.name: v.type for v in graph.params}
+        self._lock = threading.Lock()
         self._cache = SpecializationCache(
             lambda binding, reason: self._built(build(binding, reason)),
             options.specialization_cache_size,
@@ -126,9 +129,10 @@ class CompiledGraph:
         if problems:
             raise RunError("\n".join(problems))
         on_device = {n: self._backend.to_device(v, declared[n]) for n, v in placed.items()}
-        self._params = {**self._params, **on_device}
-        for program in self._cache.programs():
-            program.executable.bind(on_device)
+        with self._lock:  # of two callers the later one wins everywhere
+            self._params = {**self._params, **on_device}
+            for program in self._cache.programs():
+                program.executable.bind(on_device)
 
     def set_param_typed(self, name: str, data: bytes, dtype: DType | str) -> None:
         """Bind a param from raw little-endian bytes of a dtype, in C order.
@@ -242,7 +246,13 @@ class CompiledGraph:
         Raises:
             DimError: a binding lacks a symbol, or names an unknown one.
         """
+        if isinstance(bindings, Mapping) or not isinstance(cast("object", bindings), Iterable):
+            raise DimError(
+                f"warm: a list of bindings, such as [{{'n': 4}}], is required; got {bindings!r}."
+            )
         for binding in bindings:
+            if not isinstance(cast("object", binding), Mapping):
+                raise DimError(f"warm: a binding is a mapping (symbol → size); got {binding!r}.")
             sizes = dict(binding.items())
             if tuple(sorted(sizes)) != self.graph.symbols:
                 raise DimError(
@@ -268,9 +278,7 @@ class CompiledGraph:
     def _program(self, arrays: Sequence[Any]) -> Specialization:
         if self._static is not None:
             return self._static
-        shapes = {
-            v.name: tuple(np.shape(x)) for v, x in zip(self.graph.inputs, arrays, strict=True)
-        }
+        shapes = {v.name: _shape(v, x) for v, x in zip(self.graph.inputs, arrays, strict=True)}
         declared = [(v.name, v.type.shape) for v in self.graph.inputs]
         known = {v.name: v.type.shape for v in self.graph.params if v.type.symbols}
         shapes.update({n: tuple(self._params[n].shape) for n in known if n in self._params})
@@ -306,8 +314,8 @@ class CompiledGraph:
             raise RunError(f"run: outputs is a list of numbers, or None; got {outputs!r}.")
         wrong = [
             i
-            for i in cast("Sequence[object]", outputs)
-            if not isinstance(i, int | np.integer) or not -count <= i < count
+            for i in cast("Sequence[Any]", outputs)
+            if not isinstance(i, int | np.integer) or not -count <= int(i) < count
         ]
         if wrong:
             raise RunError(f"run: outputs are numbered 0 to {count - 1}; got {wrong[0]!r}.")
@@ -326,6 +334,16 @@ class CompiledGraph:
 def _require_mapping(where: str, what: str, given: object) -> None:
     if not isinstance(given, Mapping):
         raise RunError(f"{where}: a mapping ({what}) is required; got {type(given).__name__}.")
+
+
+def _shape(leaf: Value, value: Any) -> tuple[int, ...]:
+    try:
+        return tuple(np.shape(value))
+    except ValueError as error:
+        raise RunError(
+            f"call: argument {leaf.name!r} is required to be {leaf.type}; "
+            "got lists of different lengths. Pass an array."
+        ) from error
 
 
 def _listing(values: Sequence[Value]) -> str:

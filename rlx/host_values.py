@@ -11,6 +11,7 @@ from rlx.errors import DTypeError, RunError
 
 _ORDER = (Kind.BOOL, Kind.INT, Kind.FLOAT, Kind.COMPLEX)
 _PYTHON = {"b": Kind.BOOL, "i": Kind.INT, "u": Kind.INT, "f": Kind.FLOAT, "c": Kind.COMPLEX}
+_EXTENSIONS = {d.numpy for d in DType if d.numpy.kind == "V"}
 _WORD = {Kind.BOOL: "bools", Kind.INT: "integers", Kind.FLOAT: "floats", Kind.COMPLEX: "complex"}
 
 
@@ -68,6 +69,21 @@ def python_array(
         given = given.astype(np.float64)
     with np.errstate(over="ignore"):  # beyond the largest float is infinity, as in JAX
         return given.astype(dtype.numpy)
+
+
+def cast_array(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """Return an array converted as the op ``convert`` does, on every path alike.
+
+    Text, objects, and complex numbers for a real dtype come back unchanged: the caller refuses
+    them by their dtype.
+    """
+    from rlx.ops.convert import Convert
+
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    known = native.dtype.kind in "biufc" or native.dtype in _EXTENSIONS
+    if not known or (native.dtype.kind == "c" and not dtype.is_complex):
+        return array
+    return np.asarray(Convert(dtype=dtype).evaluate(native), dtype.numpy)
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.dtypes import as_dtype
 from rlx.errors import RunError
-from rlx.host_values import python_array
+from rlx.host_values import cast_array, python_array
 from rlx.ir.graph import Node
 from rlx.ir.interpret import run
 from rlx.ir.plan import Implementation, Lir, Refusals
@@ -41,7 +41,9 @@ class NumpyBackend(AbstractBackend):
         return NumpyExecutable(lir, options)
 
     def to_device(self, value: Any, type_: TensorType) -> Any:
-        return np.array(value, copy=True)
+        copied = np.array(value, copy=True)
+        copied.flags.writeable = False  # a result may be a view of it
+        return copied
 
     def from_device(self, value: Any) -> Any:
         return np.asarray(value)
@@ -83,7 +85,8 @@ class NumpyExecutable(AbstractExecutable):
         graph = self._lir.graph
         if len(inputs) != len(graph.inputs):
             raise RunError(f"run: required {len(graph.inputs)} inputs; got {len(inputs)}.")
-        missing = [v for v in graph.params if v.name not in self._params]
+        bound = self._params  # one binding for the whole call
+        missing = [v for v in graph.params if v.name not in bound]
         if missing:
             listing = ", ".join(f"{v.name!r}: {v.type}" for v in missing)
             raise RunError(f"run: params are not set: {listing}. Use set_param or set_params.")
@@ -91,7 +94,7 @@ class NumpyExecutable(AbstractExecutable):
             checked(v.name, x, v.type, cast=self._cast)
             for v, x in zip(graph.inputs, inputs, strict=True)
         ]
-        return run(graph, [*arrays, *(self._params[v.name] for v in graph.params)])
+        return run(graph, [*arrays, *(bound[v.name] for v in graph.params)])
 
 
 def checked(name: str, value: Any, type_: TensorType, *, cast: bool = False) -> Any:
@@ -103,9 +106,14 @@ def checked(name: str, value: Any, type_: TensorType, *, cast: bool = False) -> 
     wanted = type_.dtype.numpy
     if isinstance(value, bool | int | float | complex):
         value = python_array(f"run: input {name!r}", value, type_.dtype)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise RunError(
+            f"run: input {name!r} is required to be {type_}; got lists of different lengths."
+        ) from error
     if array.dtype != wanted and cast:
-        array = array.astype(wanted)
+        array = cast_array(array, type_.dtype)
     if array.dtype != wanted or tuple(array.shape) != type_.shape:
         found = f"{array.dtype}{list(array.shape)}"
         if array.dtype.isnative and array.dtype.kind in "biufcV" and array.dtype.names is None:

@@ -9,10 +9,11 @@ from typing import Any, Protocol, TypeGuard, final, runtime_checkable
 from rlx.backend import AbstractBackend, backend_for
 from rlx.compiled import CompiledGraph
 from rlx.deferred import Specialization
-from rlx.errors import CompileError
+from rlx.errors import CompileError, did_you_mean
 from rlx.ir.graph import Graph
 from rlx.ir.module import Module
 from rlx.ir.plan import Lir
+from rlx.ir.verify import verify
 from rlx.options.compile import CompileOptions
 from rlx.options.precision import Precision
 from rlx.passes.base import PassContext, PassRecord
@@ -94,6 +95,7 @@ class Session:
         Raises:
             LoweringError: ops without any implementation, all at once.
             CompileError: XLA refuses the program, or the argument is nothing that compiles.
+            VerifyError: the graph breaks the rules of the IR.
             PassError: a pass failed, or (``validate``) changed what the graph computes.
         """
         chosen = CompileOptions() if options is None else options
@@ -115,6 +117,14 @@ class Session:
             )
         if chosen.dim_binding:
             mir = bind(mir, chosen.dim_binding)
+        verify(mir)
+        names = [v.name for v in mir.inputs]
+        strangers = sorted(chosen.donate.difference(names))
+        if strangers:
+            raise CompileError(
+                f"CompileOptions.donate: names of inputs are required ({', '.join(names)}); got "
+                f"{strangers[0]!r}.{did_you_mean(strangers[0], names)}"
+            )
         compiler = _Compiler(self.backend, mir, signature, chosen)
         compiled = CompiledGraph(self.backend, mir, signature, chosen, compiler.build)
         params.update(chosen.param_bindings or {})

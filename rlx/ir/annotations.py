@@ -135,7 +135,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_dim(value: object) -> bool:
-    return _is_int(value) or isinstance(value, DimExpr)
+    return type(value) is int or isinstance(value, DimExpr)  # TensorType says how large
 
 
 def _is_graph(value: object) -> bool:

@@ -34,8 +34,12 @@ def interpret(
 
     Raises:
         RunError: a name is missing or unknown, or an array has another dtype or shape.
+        VerifyError: the graph breaks the rules of the IR.
         TraceError: the graph holds an opaque node that has no NumPy meaning.
     """
+    from rlx.ir.verify import verify
+
+    verify(graph)
     feeds = {
         **_checked(graph, "input", {} if inputs is None else inputs),
         **_checked(graph, "param", {} if params is None else params),
@@ -75,7 +79,12 @@ def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
 
 def evaluate_node(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     """Evaluate one node, and hold its results to the inferred types."""
-    result = node.op.evaluate(*arrays)
+    try:
+        result = node.op.evaluate(*arrays)
+    except MemoryError as error:
+        raise RunError(
+            f"interpret: {node!r} must fit in memory; {error}. Use smaller inputs."
+        ) from error
     results = cast("tuple[Any, ...]", result if type(result) is tuple else (result,))
     return tuple(_as_type(node, r, t) for r, t in zip(results, node.types, strict=True))
 

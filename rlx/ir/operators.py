@@ -397,9 +397,7 @@ def infer_minus_one(source: Shape, wanted: tuple[Dim, ...]) -> Shape:
             raise ShapeError(
                 f"reshape: a dim is an int or a symbolic expression; axis {axis} is {dim!r}."
             )
-    wanted = tuple(
-        int(cast("int", d)) if isinstance(d, np.integer) else d for d in cast("Any", wanted)
-    )
+    wanted = tuple(d if isinstance(d, dims.DimExpr) else int(d) for d in wanted)
     holes = [i for i, d in enumerate(wanted) if type(d) is int and d == -1]
     if not holes:
         return wanted

@@ -312,6 +312,14 @@ def _rebuilt(node: Node, new: Mapping[Value, Value], done: Mapping[Graph, Graph]
 
 
 def _check(node: Node, results: Sequence[Value], candidate: Rule) -> None:
+    wrong = [v for v in cast("Sequence[object]", results) if not isinstance(v, Value)]
+    if wrong:
+        name = _name(candidate)
+        raise PassError(
+            f"rewrite: rule {name!r} is required to give a Value, a tuple of Values or None for "
+            f"{node!r}; it gave {type(wrong[0]).__name__}.",
+            pass_name=name,
+        )
     found = tuple(v.type for v in results)
     if found != node.types:
         name = _name(candidate)

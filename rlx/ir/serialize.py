@@ -116,7 +116,7 @@ def load(path: PathLike) -> Graph:
         FormatError: the file is no container, is damaged, or its params are not the graph's.
         ParseError: the graph's text is wrong, or names ops that are not here.
     """
-    path = os.fspath(path)
+    path = _path("load", path)
     header, text, _, _ = container.read("load", path)
     try:
         decoded = text.decode("utf-8")
@@ -149,7 +149,7 @@ def load_params(path: PathLike, *, check: bool = True) -> dict[str, Array]:
     Raises:
         FormatError: the file, or one that it refers to, is damaged or holds other tensors.
     """
-    path = os.fspath(path)
+    path = _path("load_params", path)
     header, _, mapped, start = container.read("load_params", path)
     references = References("load_params", os.path.dirname(os.path.abspath(path)))
     arrays: dict[str, Array] = {}
@@ -247,3 +247,9 @@ def _type_of(value: Array | TensorRef) -> TensorType:
     if isinstance(value, TensorRef):
         return value.type
     return TensorType(as_dtype(value.dtype), tuple(int(n) for n in value.shape))
+
+
+def _path(where: str, path: PathLike) -> str:
+    if not isinstance(cast("object", path), str | os.PathLike):
+        raise FormatError(f"{where}: a path is required; got {type(path).__name__}.")
+    return os.fspath(path)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, cast, final
 
 from rlx import dims
-from rlx.errors import RegistryError, RlxError, VerifyError, did_you_mean
+from rlx.errors import ParseError, RegistryError, RlxError, VerifyError, did_you_mean
 from rlx.ir import location as loc
 from rlx.ir.annotations import faults
 from rlx.ir.graph import Graph, Node, Value
@@ -40,6 +40,8 @@ def parse(text: str) -> Graph:
         ParseError: the text is no graph, with line and column; a stated type is not the inferred
             one; an op, attribute or value is unknown.
     """
+    if not isinstance(cast("object", text), str):
+        raise ParseError(f"parse: text is required; got {type(text).__name__}.")
     return _Parser(text).whole()
 
 

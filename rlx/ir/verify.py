@@ -61,6 +61,9 @@ class _Check:
         self.sound: set[int] = set()
 
     def run(self) -> None:
+        if not isinstance(cast("object", self.graph), Graph):
+            self.add(f"a Graph is required; got {_kind(self.graph)}.")
+            return
         if not isinstance(cast("object", self.graph.name), str):
             self.add(f"the graph's name is a str; got {_kind(self.graph.name)}.")
         self.order()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from rlx.dims import DimBinding
 from rlx.errors import CompileError, did_you_mean
 from rlx.options.dispatch import KernelDispatch, dispatch_from_env
 
@@ -44,6 +45,24 @@ class CompileOptions:
     compiler_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
+        for name, kind, what in (
+            ("constant_folding", bool, "a bool"),
+            ("verbose", bool, "a bool"),
+            ("validate", bool, "a bool"),
+            ("cast_inputs", bool, "a bool"),
+            ("kernel_dispatch", KernelDispatch, "a KernelDispatch"),
+            ("dim_binding", Mapping | DimBinding | None, "a mapping (symbol → size), or None"),
+            ("param_bindings", Mapping | None, "a mapping (param → array), or None"),
+            ("specialization_cache_size", int, "an int"),
+            ("donate", frozenset | set | list | tuple, "a set of input names"),
+            ("compiler_options", Mapping, "a mapping (XLA flag → value)"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise CompileError(
+                    f"CompileOptions.{name}: required {what}; got {type(value).__name__}."
+                )
+        object.__setattr__(self, "donate", frozenset(self.donate))
         if self.specialization_cache_size < 1:
             raise CompileError(
                 "CompileOptions.specialization_cache_size: required ≥ 1; got "

@@ -177,6 +177,12 @@ def run(graph: Graph, passes: Sequence[AbstractPass], *, quiet: bool = False) ->
     Raises:
         PassError: something in ``passes`` is not a pass, or a pass failed.
     """
+    if not isinstance(cast("object", passes), Sequence):
+        raise PassError(
+            f"run: a list of passes is required; got {type(passes).__name__}.",
+            pass_name="run",
+            earlier=[],
+        )
     for position, given in enumerate(cast("Sequence[object]", passes), 1):
         if not isinstance(given, AbstractPass):
             raise PassError(

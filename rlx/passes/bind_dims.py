@@ -23,12 +23,17 @@ def bind(graph: Graph, binding: DimBinding | Mapping[str, Dim]) -> Graph:
             symbol's lower bound.
         ShapeError: an op refuses the sizes.
     """
+    if not isinstance(cast("object", binding), Mapping | DimBinding):
+        raise DimError(
+            "bind: a mapping (symbol → size) or a DimBinding is required; "
+            f"got {type(binding).__name__}."
+        )
     sizes: dict[str, Dim] = dict(binding.items())
     known = _all_symbols(graph)
     unknown = [name for name in sizes if name not in known]
-    if unknown and known:
+    if unknown:
         raise DimError(
-            f"bind: the graph's symbols are {', '.join(known)}; got {unknown[0]!r}."
+            f"bind: the graph's symbols are {', '.join(known) or 'none'}; got {unknown[0]!r}."
             f"{did_you_mean(unknown[0], known)}"
         )
     wrong = [n for n, d in sizes.items() if type(d) is int and d < 0]

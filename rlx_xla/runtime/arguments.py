@@ -18,6 +18,7 @@ import numpy as np
 
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import RunError
+from rlx.host_values import cast_array
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat.jaxpr import enable_x64, is_key_dtype
 
@@ -182,8 +183,10 @@ class ArgumentRules:
         if array.dtype == wanted:
             return array
         narrowed = not jax_client.x64_enabled() and (array.dtype, wanted) in _NARROWED_BY_JAX
-        if narrowed or (self._cast and _castable(array.dtype, wanted)):
+        if narrowed:
             return array.astype(wanted)
+        if self._cast and _castable(array.dtype, wanted):
+            return cast_array(array, as_dtype(wanted))
         raise self._mismatch(index, array.dtype, array.shape, self._cast_advice(index))
 
     def _host_scalar(self, index: int, value: complex) -> np.ndarray:

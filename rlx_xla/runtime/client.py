@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rlx.errors import DeviceError, did_you_mean
+from rlx.errors import DeviceError, RunError, did_you_mean
 from rlx_xla._jax_compat import client as jax_client
 
 _GPU_PLATFORMS = ("cuda", "rocm")
@@ -82,6 +82,11 @@ def to_device(
     """
     sharding = jax_client.single_device_sharding(device)
     if isinstance(value, jax.Array):
+        if value.is_deleted():
+            raise RunError(
+                f"to_device: a live array is required; {value.dtype}{list(value.shape)} was "
+                "deleted or donated. Pass a fresh array."
+            )
         return value if value.devices() == {device} else jax.device_put(value, sharding)
     host = np.asarray(value)
     return jax_client.put(

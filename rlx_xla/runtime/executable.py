@@ -380,6 +380,13 @@ class LoadedExecutable:
             named += zip(self.bound, (b for run in bound for b in run), strict=True)
             named += zip(sorted(self.resident), self._call.resident(), strict=True)
             gone = [self.argument_names[i] for i, buffer in named if buffer.is_deleted()]
+            if not gone and "RESOURCE_EXHAUSTED" in str(error):
+                explained = RunError(
+                    f"call of {self.name}: its buffers must fit the memory of {self.device}; XLA "
+                    f"says: {error} Use smaller inputs, or a larger device."
+                )
+                explained.__cause__ = error
+                return explained
             if not gone:
                 return error
             explained = RunError(
