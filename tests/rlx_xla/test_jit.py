@@ -14,6 +14,7 @@ import pytest
 
 import rlx_xla
 from rlx.errors import RunError
+from rlx_xla._jax_compat.jaxpr import enable_x64
 
 
 def mixed(x: Any, y: Any) -> Any:
@@ -160,7 +161,7 @@ def test_weak_types_keys_and_x64() -> None:
         found, wanted = fn(*args), plain(*args)
         assert (found.dtype, found.weak_type) == (wanted.dtype, wanted.weak_type)
     assert fn(np.arange(3), np.float64(2)).dtype == jnp.float32
-    with jax.enable_x64(True):
+    with enable_x64():
         assert fn(np.arange(3), np.float64(2)).dtype == jnp.float64
     key = jax.random.key(0)
     split = rlx_xla.jit(lambda k: jax.random.split(k, 3))
