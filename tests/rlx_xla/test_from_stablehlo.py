@@ -274,6 +274,19 @@ def test_hostile_text_is_refused(name: str) -> None:
         imported(HOSTILE[name])
 
 
+def test_names_need_not_be_text() -> None:
+    body = """
+    func.func public @main(%a: tensor<f32> {jax.arg_info = "\\FFx"}) -> tensor<f32> {
+      %0 = call @"f\\FF"(%a) : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }
+    func.func private @"f\\FF"(%a: tensor<f32>) -> tensor<f32> {
+      return %a : tensor<f32>
+    }"""
+    graph = imported(body)
+    assert graph.outputs[0] is graph.inputs[0]
+
+
 @pytest.mark.parametrize("wrong", [b"\x00\x01\x02" * 40, b"\xff" * 100, 7, "no module", b"MLxR"])
 def test_what_is_no_module_is_refused(wrong: Any) -> None:
     with pytest.raises((FormatError, CompileError)):

@@ -32,8 +32,8 @@ def symbols_of(module: ir.Module) -> dict[str, ir.Operation]:
 
 
 def name_of(symbol: Any) -> str:
-    """The text of a string or symbol attribute."""
-    return symbol.value if isinstance(symbol.value, str) else symbol.value[-1]
+    """The text of a string or symbol attribute, as printed: damaged ones are no UTF-8."""
+    return str(symbol).removeprefix("@").removeprefix('"').removesuffix('"')
 
 
 def callees(op: ir.Operation) -> list[str]:

@@ -14,6 +14,7 @@ from rlx.ops.io import Constant
 from rlx.ops.shape import BroadcastInDim, Reshape
 from rlx.types import TensorType
 from rlx_xla._jax_compat.mlir import ir
+from rlx_xla.tracing.stablehlo.calls import name_of
 
 if TYPE_CHECKING:
     from rlx_xla.tracing.stablehlo.walk import Scope, Walker
@@ -93,7 +94,7 @@ class OpContext:
 
     def text(self, name: str) -> str:
         """The value of a string attribute, empty where it is absent."""
-        return str(self.attribute(name).value) if self.has(name) else ""
+        return name_of(self.attribute(name)) if self.has(name) else ""
 
     def pairs(self, name: str, count: int) -> tuple[tuple[int, ...], ...]:
         """A ``count`` × 2 array of integers; zeros where it is absent."""

@@ -128,7 +128,7 @@ def _argument_attributes(function: ir.Operation, count: int) -> list[Mapping[str
         for i in range(len(named)):
             attribute = named[i]
             if isinstance(attribute.attr, ir.StringAttr):
-                texts[attribute.name] = attribute.attr.value
+                texts[attribute.name] = calls.name_of(attribute.attr)
         found.append(texts)
     return found
 

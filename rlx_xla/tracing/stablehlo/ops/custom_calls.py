@@ -12,6 +12,7 @@ from rlx.ir.graph import Value
 from rlx.ops.random import Threefry2x32
 from rlx.ops.sorting import TopK, TopNan
 from rlx_xla.tracing.stablehlo import opaque
+from rlx_xla.tracing.stablehlo.calls import name_of
 from rlx_xla.tracing.stablehlo.context import OpContext, constant_of, integer_constant
 from rlx_xla.tracing.stablehlo.ops.control_flow import call_named
 from rlx_xla.tracing.stablehlo.ops.elementwise import CHLO
@@ -117,7 +118,7 @@ def _dynamic_reduce_window(ctx: OpContext, target: str, operands: tuple[Value, .
     called = ctx.attribute("called_computations") if ctx.has("called_computations") else ()
     if len(called) != 1 or len(operands) < 7:
         return NotImplemented
-    body = ctx.walker.function(called[0].value)
+    body = ctx.walker.function(name_of(called[0]))
     return None if body is None else dynamic_reduce_window(ctx, body, operands)
 
 
@@ -142,7 +143,7 @@ def composite(ctx: OpContext, *operands: Value) -> Any:
             return made
     if name == "chlo.top_k" and len(operands) == 1 and len(ctx.out_types) == 2:
         return _top_k(ctx, name, operands)
-    function = ctx.attribute("decomposition").value
+    function = name_of(ctx.attribute("decomposition"))
     return call_named(ctx, function, operands)
 
 
