@@ -279,4 +279,5 @@ def x64_enabled() -> bool:
 
 def typeof(array: Any) -> Any:
     """Return the abstract value of an array or tracer."""
-    return _core.typeof(array) if hasattr(_core, "typeof") else _core.get_aval(array)
+    get: Any = getattr(_core, "typeof", None) or getattr(_core, "get_aval")  # noqa: B009  moved
+    return get(array)

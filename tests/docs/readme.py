@@ -15,6 +15,7 @@ from rlx.ir import text as text_module
 from rlx.ir.op import all_ops, existing_families
 from rlx_xla.lowering.registry import PLATFORMS, coverage
 from rlx_xla.tracing import registry as tracing
+from tests.conformance.harness.table import table as harness_table
 from tests.docs.markdown import README, table, with_generated
 
 OPS_PACKAGE = "rlx.ops."
@@ -78,6 +79,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "primitives": primitives,
     "text": text_format,
     "file format": file_format,
+    "harness": harness_table,
 }
 
 

@@ -101,7 +101,7 @@ class Lu(Op):
         def factor(matrix: Array) -> tuple[Any, ...]:
             rows = matrix.shape[0]
             if not matrix.size:
-                return matrix, np.zeros(0), np.arange(rows)
+                return matrix, np.zeros(0), np.arange(rows, dtype=np.int64)
             made: tuple[Array, Array, int] = _lapack("getrf", matrix)(matrix)
             return made[0], made[1], _permutation(made[1], rows)
 
