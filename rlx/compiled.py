@@ -80,8 +80,7 @@ class CompiledGraph:
         self._declared = {v.name: v.type for v in graph.params}
         self._lock = threading.Lock()
         self._cache = SpecializationCache(
-            lambda binding, reason: self._built(build(binding, reason)),
-            options.specialization_cache_size,
+            build, options.specialization_cache_size, publish=self._bind_params
         )
         self._static = self._cache.get({}) if not graph.symbols else None
         self.__call__ = self._deferred_call if self._static is None else self._static.call
@@ -195,9 +194,9 @@ class CompiledGraph:
         self._check_names(inputs)
         for name, pair in cast("Mapping[str, object]", inputs).items():
             if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) != 2:
+                found = type(cast("object", pair)).__name__
                 raise RunError(
-                    f"run_typed: input {name!r} is required to be (bytes, dtype); "
-                    f"got {type(pair).__name__}."
+                    f"run_typed: input {name!r} is required to be (bytes, dtype); got {found}."
                 )
         lengths = {
             name: len(data) // max(1, as_dtype(dtype).itemsize)
@@ -261,10 +260,9 @@ class CompiledGraph:
                 )
             self._cache.get(sizes)
 
-    def _built(self, made: Specialization) -> Specialization:
+    def _bind_params(self, made: Specialization) -> None:
         if self._params:
             made.executable.bind(self._params)
-        return made
 
     def _deferred_call(self, *args: Any, **kwargs: Any) -> Any:
         arrays = self.signature.leaves(args, kwargs)
@@ -312,11 +310,11 @@ class CompiledGraph:
             return range(count)
         if not isinstance(cast("object", outputs), Sequence | np.ndarray):
             raise RunError(f"run: outputs is a list of numbers, or None; got {outputs!r}.")
-        wrong = [
-            i
-            for i in cast("Sequence[Any]", outputs)
-            if not isinstance(i, int | np.integer) or not -count <= int(i) < count
-        ]
+        wrong: list[object] = []
+        for index in cast("Sequence[object]", outputs):
+            whole = int(cast("int", index)) if isinstance(index, int | np.integer) else count
+            if not -count <= whole < count:
+                wrong.append(cast("object", index))
         if wrong:
             raise RunError(f"run: outputs are numbered 0 to {count - 1}; got {wrong[0]!r}.")
         return outputs

@@ -63,35 +63,65 @@ class SpecializationCache:
     """Programs by binding; at most ``capacity``, the least recently used is dropped."""
 
     def __init__(
-        self, build: Callable[[Mapping[str, int], str], Specialization], capacity: int
+        self,
+        build: Callable[[Mapping[str, int], str], Specialization],
+        capacity: int,
+        *,
+        publish: Callable[[Specialization], None],
     ) -> None:
-        """Compile with ``build(binding, reason)`` on a miss."""
+        """Compile with ``build(binding, reason)`` on a miss; ``publish`` what joins the cache."""
         self._build = build
+        self._publish = publish
         self._capacity = capacity
         self._programs: OrderedDict[Key, Specialization] = OrderedDict()
+        self._building: dict[Key, threading.Lock] = {}
         self._last: Mapping[str, int] | None = None
         self._lock = threading.RLock()
         self.hits = self.misses = self.evictions = 0
 
     def get(self, binding: Mapping[str, int]) -> Specialization:
-        """Return the program for a binding, compiled when it is not there."""
+        """Return the program for a binding, compiled when it is not there.
+
+        A compile holds up only the callers of the same binding.
+        """
         key = tuple(sorted(binding.items()))
         with self._lock:
-            found = self._programs.get(key)
+            found = self._hit(key)
             if found is not None:
-                self._programs.move_to_end(key)
-                self.hits += 1
-                found.hits += 1
                 return found
-            made = self._build(binding, self._reason(binding))
-            self.misses += 1
-            made.number = self.misses
-            self._last = dict(binding)
-            self._programs[key] = made
-            if len(self._programs) > self._capacity:
-                self._programs.popitem(last=False)
-                self.evictions += 1
+            building = self._building.setdefault(key, threading.Lock())
+        with building:
+            with self._lock:
+                found = self._hit(key)  # another caller compiled it meanwhile
+                if found is not None:
+                    return found
+                reason = self._reason(binding)
+            try:
+                made = self._build(binding, reason)
+                with self._lock:
+                    self._publish(made)
+                    self._keep(key, binding, made)
+            finally:
+                with self._lock:
+                    self._building.pop(key, None)
             return made
+
+    def _hit(self, key: Key) -> Specialization | None:
+        found = self._programs.get(key)
+        if found is not None:
+            self._programs.move_to_end(key)
+            self.hits += 1
+            found.hits += 1
+        return found
+
+    def _keep(self, key: Key, binding: Mapping[str, int], made: Specialization) -> None:
+        self.misses += 1
+        made.number = self.misses
+        self._last = dict(binding)
+        self._programs[key] = made
+        if len(self._programs) > self._capacity:
+            self._programs.popitem(last=False)
+            self.evictions += 1
 
     def programs(self) -> list[Specialization]:
         """Every program that is kept, least recently used first."""

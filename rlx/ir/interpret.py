@@ -57,7 +57,14 @@ def interpret(
                 f"interpret: {leaf.name!r} is required to be {leaf.type}; "
                 f"got {found.dtype}{list(found.shape)}. Convert or reshape it."
             )
-    return run(bound, [feeds[v.name] for v in (*bound.inputs, *bound.params)])
+    try:
+        return run(bound, [feeds[v.name] for v in (*bound.inputs, *bound.params)])
+    except RecursionError as error:
+        raise RunError(
+            "interpret: graphs inside graphs are required to be nested less deeply than Python's "
+            f"stack allows; {len(graph.all_graphs())} graphs are too deep. Inline calls with "
+            "rlx.passes.InlineCalls(), or raise sys.setrecursionlimit."
+        ) from error
 
 
 def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:

@@ -51,10 +51,14 @@ class CompileOptions:
             ("validate", bool, "a bool"),
             ("cast_inputs", bool, "a bool"),
             ("kernel_dispatch", KernelDispatch, "a KernelDispatch"),
-            ("dim_binding", Mapping | DimBinding | None, "a mapping (symbol → size), or None"),
-            ("param_bindings", Mapping | None, "a mapping (param → array), or None"),
+            (
+                "dim_binding",
+                (Mapping, DimBinding, type(None)),
+                "a mapping (symbol → size), or None",
+            ),
+            ("param_bindings", (Mapping, type(None)), "a mapping (param → array), or None"),
             ("specialization_cache_size", int, "an int"),
-            ("donate", frozenset | set | list | tuple, "a set of input names"),
+            ("donate", (frozenset, set, list, tuple), "a set of input names"),
             ("compiler_options", Mapping, "a mapping (XLA flag → value)"),
         ):
             value = getattr(self, name)

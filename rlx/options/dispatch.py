@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import os
 from dataclasses import dataclass
-from typing import final
+from typing import cast, final
 
-from rlx.errors import CompileError
+from rlx.errors import CompileError, did_you_mean
 
 
 @final
@@ -41,6 +41,30 @@ class KernelDispatch:
     native_ops: frozenset[str] = frozenset()
     forced: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.policy), KernelPolicy):
+            raise CompileError(
+                f"KernelDispatch.policy: required a KernelPolicy; got {self.policy!r}."
+            )
+        for name in ("common_ops", "native_ops", "forced", "forbidden"):
+            value = getattr(self, name)
+            if not isinstance(value, (frozenset, set, list, tuple)):
+                raise CompileError(
+                    f"KernelDispatch.{name}: required a set of names; got {value!r}."
+                )
+            object.__setattr__(self, name, frozenset(cast("set[str]", value)))
+        named = sorted(self.common_ops | self.native_ops)
+        if named:
+            from rlx.ir.op import all_ops
+
+            known = all_ops()
+            unknown = [name for name in named if name not in known]
+            if unknown:
+                raise CompileError(
+                    f"KernelDispatch: op {unknown[0]!r} is not registered."
+                    f"{did_you_mean(unknown[0], known)}"
+                )
 
     def policy_for(self, op_name: str) -> KernelPolicy:
         """The policy that holds for one op."""

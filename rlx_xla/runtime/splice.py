@@ -31,7 +31,7 @@ class SpliceProgram:
         platform: where the module may run.
     """
 
-    __slots__ = ("_jitted", "_wide", "bytecode", "name", "platform", "results")
+    __slots__ = ("_again", "_jitted", "_wide", "bytecode", "name", "platform", "results")
 
     def __init__(
         self,
@@ -51,23 +51,29 @@ class SpliceProgram:
         self.platform = platform
         self._wide = wide
 
-        def run(*buffers: Any) -> list[Any]:
-            return splice.bind(*buffers, program=self)
+        def jitted() -> Any:
+            def run(*buffers: Any) -> list[Any]:
+                return splice.bind(*buffers, program=self)
 
-        run.__name__ = run.__qualname__ = name
-        self._jitted = jax.jit(
-            run,
-            donate_argnums=tuple(donated),
-            keep_unused=True,
-            compiler_options=dict(compiler_options) if compiler_options else None,
-        )
+            run.__name__ = run.__qualname__ = name
+            return jax.jit(
+                run,
+                donate_argnums=tuple(donated),
+                keep_unused=True,
+                compiler_options=dict(compiler_options) if compiler_options else None,
+            )
 
-    def run(self, buffers: Sequence[Any]) -> list[jax.Array]:
-        """Run the module through ``jax.jit``."""
+        # JAX runs a call again from within itself when its checks find a NaN; the same jitted
+        # function would be called recursively, which JAX refuses, so there is a second one.
+        self._jitted, self._again = jitted(), jitted()
+
+    def run(self, buffers: Sequence[Any], *, again: bool = False) -> list[jax.Array]:
+        """Run the module through ``jax.jit``; ``again`` from within such a run."""
+        function = self._again if again else self._jitted
         if not self._wide:
-            return self._jitted(*buffers)
+            return function(*buffers)
         with enable_x64():
-            return self._jitted(*buffers)
+            return function(*buffers)
 
     def bind(self, values: Sequence[Any]) -> list[Any]:
         """Record the call in the surrounding JAX trace."""
@@ -87,7 +93,7 @@ def _run_eagerly(*buffers: Any, program: SpliceProgram) -> list[jax.Array]:
     """
     nans, infs = jax_client.DEBUG_NANS.value, jax_client.DEBUG_INFS.value
     with jax.debug_nans(False), jax.debug_infs(False):
-        results = program.run(buffers)
+        results = program.run(buffers, again=True)
         for what, wanted, test in (("nan", nans, jnp.isnan), ("inf", infs, jnp.isinf)):
             inexact = [r for r in results if jnp.issubdtype(r.dtype, jnp.inexact)]
             if wanted and any(bool(test(r).any()) for r in inexact):

@@ -55,6 +55,14 @@ def test_options_of_another_type_are_refused(options: dict[str, Any]) -> None:
         rlx.CompileOptions(**options)
 
 
+def test_dispatch_of_another_type_is_refused() -> None:
+    for wrong in ({"policy": "force_native"}, {"forced": "argmax.cpu.ffi"}, {"native_ops": 3}):
+        with pytest.raises(CompileError, match=r"KernelDispatch\."):
+            rlx.KernelDispatch(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(CompileError, match=r"'argmx' is not registered\. Did you mean 'argmax'"):
+        rlx.KernelDispatch(native_ops=frozenset({"argmx"}))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_options_that_name_nothing_are_refused(device: str) -> None:
     session = rlx.Session(device)
@@ -186,3 +194,48 @@ def test_a_call_sees_all_old_or_all_new_params(device: str) -> None:
     reader.join()
     sys.setswitchinterval(interval)
     assert not torn
+
+
+def test_a_compile_holds_up_only_its_own_shape() -> None:
+    compiled = rlx.Session("interpret").compile(_symbolic())
+    compiled(X)
+    cache = compiled._cache  # pyright: ignore[reportPrivateUsage]
+    build, begun, proceed = cache._build, threading.Event(), threading.Event()  # pyright: ignore
+
+    def slow(binding: Any, reason: str) -> Any:
+        begun.set()
+        assert proceed.wait(10)
+        return build(binding, reason)
+
+    cache._build = slow  # pyright: ignore[reportPrivateUsage]
+    done: list[int] = []
+    callers = [
+        threading.Thread(target=lambda: done.append(len(compiled(np.ones(3, np.float32)))))
+        for _ in range(2)
+    ]
+    for caller in callers:
+        caller.start()
+    assert begun.wait(10)
+    hot = threading.Thread(target=lambda: done.append(len(compiled(X))))
+    hot.start()
+    hot.join(5)
+    assert done == [2]
+    proceed.set()
+    for caller in callers:
+        caller.join(10)
+    assert done == [2, 3, 3]
+    assert compiled.specializations().misses == 2
+
+
+def test_calls_nested_too_deeply_are_an_error() -> None:
+    graph: rlx.Graph | None = None
+    for _ in range(600):
+        b = rlx.GraphBuilder()
+        x = b.input("x", "f32[2]")
+        y: Any = x if graph is None else ops.Call(name="inner", body=graph)(x)
+        graph = b.build(y[0] if isinstance(y, tuple) else y)
+    assert graph is not None
+    with pytest.raises(RunError, match="nested less deeply"):
+        rlx.interpret(graph, {"x": X})
+    inlined = rlx.passes.run(graph, [rlx.passes.InlineCalls()], quiet=True)
+    assert rlx.interpret(inlined, {"x": X})[0].tolist() == [1.0, 1.0]

@@ -344,6 +344,13 @@ def test_debug_nans_sees_the_results() -> None:
         loaded.call(infinite, vector())
 
 
+def test_debug_nans_sees_the_first_call() -> None:
+    loaded = LoadedExecutable(add_module(op="subtract"))
+    infinite = vector(np.inf)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        loaded.call(infinite, infinite)
+
+
 def test_a_profile_sees_the_call(tmp_path: object) -> None:
     loaded = LoadedExecutable(add_module(), name="seen")
     with jax.profiler.trace(str(tmp_path)):
