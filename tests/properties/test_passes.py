@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from rlx.dtypes import as_dtype
+from rlx.errors import InconclusiveDimError
 from rlx.ir.attributes import Literal
 from rlx.ir.graph import Graph, make_node, same
 from rlx.ir.interpret import interpret
@@ -89,6 +90,10 @@ def test_the_pipeline_keeps_every_bit(drawn: Drawn) -> None:
     assert_same_bits(interpret(result, drawn.feeds), interpret(drawn.graph, drawn.feeds))
 
 
+SIZE_DEPENDENT = {"qr"}
+"""Ops whose decomposition depends on which of two sizes is larger: sizes are bound first."""
+
+
 @pytest.mark.parametrize("current", [*EXACT, Decompose()], ids=str)
 def test_passes_take_every_op_with_symbolic_dims(current: AbstractPass) -> None:
     for sample in all_symbolic_samples():
@@ -97,6 +102,10 @@ def test_passes_take_every_op_with_symbolic_dims(current: AbstractPass) -> None:
             for i, type_ in enumerate(map(as_type, sample.types))
         ]
         graph = Graph(leaves, (), make_node(sample.op, leaves).results)
+        if isinstance(current, Decompose) and sample.op.op_name in SIZE_DEPENDENT:
+            with pytest.raises(InconclusiveDimError):
+                current.run(graph, PassContext())
+            continue
         result = current.run(graph, PassContext())
         assert boundary(result) == boundary(graph), sample.op
         assert current.run(result, PassContext()) is result, sample.op
