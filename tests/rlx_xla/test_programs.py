@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import chex
 import equinox as eqx
+import equinox.internal
 import flax.linen as nn
 import haiku as hk
 import jax
@@ -125,8 +126,7 @@ class LanguageModel(nn.Module):
         embed = nn.Embed(17, 16)
         x = embed(tokens)
         x = x + self.param("positions", nn.initializers.normal(0.02), (1, *x.shape[1:]))
-        for _ in range(2):
-            x = Block()(x, train=train)
+        x = Block()(x, train=train)
         return embed.attend(nn.LayerNorm()(x))
 
 
@@ -328,3 +328,25 @@ def test_haiku_lstm(rng: np.random.Generator) -> None:
     params = model.init(jax.random.key(0), batches[0][0])
     traced = follow(step, (params, optimizer.init(params)), batches, atol=1e-4)
     assert "state/0/lstm/linear/w" in [v.name for v in traced.graph.inputs]
+
+
+def test_equinox_loop_with_buffers_and_its_gradient() -> None:
+    def loop(x: Any) -> Any:
+        def body(state: Any) -> Any:
+            count, grown, buffer = state
+            return count + 1, grown * 1.5, buffer.at[count].set(grown**2)
+
+        return eqx.internal.while_loop(
+            lambda state: state[0] < 4,
+            body,
+            (jnp.array(0), x[0], x),
+            max_steps=8,
+            buffers=lambda state: state[2],
+            kind="checkpointed",
+        )[1:]
+
+    def step(x: Any) -> tuple[Any, Any]:
+        gradient = jax.grad(lambda x: loop(x)[0] + jnp.sum(loop(x)[1]))(x)
+        return x - 0.1 * gradient, loop(x)
+
+    follow(step, jnp.arange(1.0, 9.0), [()] * STEPS)
