@@ -30,7 +30,8 @@ class ValueOperators:
     """Operators and short methods of ``Value``."""
 
     __slots__ = ()
-    __array_priority__ = 1000
+    # NumPy leaves its operators to ours, and refuses np.sin(value) and the like by name.
+    __array_ufunc__ = None
 
     def __add__(self, other: Operand) -> Value:
         return binary("Add", self, other)
@@ -104,6 +105,12 @@ class ValueOperators:
         raise DTypeError(
             "a graph value has no truth value while the graph is built; "
             "use rlx.ops.Select or rlx.ops.Cond for a choice at run time."
+        )
+
+    def __getitem__(self, key: object) -> Any:
+        raise DTypeError(
+            f"a graph value has no [{key!r}]; use narrow(axis, start, length), "
+            "rlx.ops.Slice or rlx.ops.Gather."
         )
 
     def __iter__(self) -> Any:

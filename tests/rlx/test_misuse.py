@@ -15,6 +15,7 @@ from rlx import ops as typed_ops
 from rlx.errors import (
     CompileError,
     DimError,
+    DTypeError,
     FormatError,
     ParseError,
     PassError,
@@ -239,3 +240,14 @@ def test_calls_nested_too_deeply_are_an_error() -> None:
         rlx.interpret(graph, {"x": X})
     inlined = rlx.passes.run(graph, [rlx.passes.InlineCalls()], quiet=True)
     assert rlx.interpret(inlined, {"x": X})[0].tolist() == [1.0, 1.0]
+
+
+def test_values_are_no_arrays() -> None:
+    x = rlx.GraphBuilder().input("x", "f32[3]")
+    with pytest.raises(DTypeError, match=r"no \[0\]; use narrow"):
+        x[0]
+    with pytest.raises(DTypeError, match=r"rlx\.constant"):
+        np.ones(3, np.float32) + x  # type: ignore[operator]
+    with pytest.raises(TypeError, match="does not support ufuncs"):
+        np.sin(x)  # type: ignore[call-overload]
+    assert (np.float32(2) * x).type == x.type  # type: ignore[operator]
