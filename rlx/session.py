@@ -19,7 +19,6 @@ from rlx.options.precision import Precision
 from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.bind_dims import bind
 from rlx.passes.legalize import legalize
-from rlx.passes.pipelines import mir_pipeline
 from rlx.report import CompileReport, choices_of, external_nodes
 from rlx.signature import Signature, flat_signature
 
@@ -211,6 +210,8 @@ class _Compiler:
 
     def lower(self, graph: Graph) -> tuple[Lir, list[PassRecord], dict[str, float]]:
         """Run the passes, then choose implementations."""
+        from rlx.passes.pipelines import mir_pipeline  # loads op families
+
         started = time.perf_counter()
         ctx = PassContext(self._options, self._backend.platform)
         optimised, records = mir_pipeline(self._options).run(graph, ctx)

@@ -281,6 +281,8 @@ class Graph:
 
 def inner_graphs(op: Op) -> tuple[Graph, ...]:
     """The graphs among an op's attributes, in order."""
+    if not op.holds_graphs:
+        return ()
     found: list[Graph] = []
     for value in op.attributes().values():
         if isinstance(value, Graph):

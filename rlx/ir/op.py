@@ -59,6 +59,7 @@ class Op:
         primitive: whether the meaning is ``evaluate`` alone (no decomposition).
         composite: whether the op decomposes into others.
         attribute_names: the dataclass fields in order.
+        holds_graphs: whether an attribute is annotated with ``Graph``.
     """
 
     op_name: ClassVar[str]
@@ -66,6 +67,7 @@ class Op:
     version: ClassVar[int] = 1
     operands: ClassVar[tuple[Operand, ...]]
     attribute_names: ClassVar[tuple[str, ...]]
+    holds_graphs: ClassVar[bool] = False
     has_evaluate: ClassVar[bool]
     has_decompose: ClassVar[bool]
     _key: Hashable
@@ -260,6 +262,7 @@ def define_op(
         made.level = level
         made.version = version
         made.attribute_names = tuple(f.name for f in dataclasses.fields(made))  # type: ignore[arg-type]
+        made.holds_graphs = any("Graph" in str(f.type) for f in dataclasses.fields(made))  # type: ignore[arg-type]
         for field in dataclasses.fields(made):  # type: ignore[arg-type]
             _check_annotation(made, field.name, str(field.type))
         made.operands = _operands(made, "infer")
