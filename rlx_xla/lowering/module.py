@@ -111,6 +111,10 @@ class ModuleLowering:
         with ir.InsertionPoint(self.module.body), ir.Location.unknown():
             made = func.FuncOp(name, signature, visibility="public" if public else "private")
         places = [ir.Location.name(v.name, context=self.context) for v in leaves]
+        if public and leaves:
+            made.arg_attrs = [
+                ir.DictAttr.get({"jax.arg_info": ir.StringAttr.get(v.name)}) for v in leaves
+            ]
         block = made.body.blocks.append(*signature.inputs, arg_locs=places)
         with ir.InsertionPoint(block), ir.Location.unknown():
             values = self.inline(graph, list(block.arguments))

@@ -230,6 +230,17 @@ def test_locations_and_scopes_reach_the_nodes() -> None:
     assert "outer" in node.location.label
 
 
+def test_flax_module_paths_become_labels() -> None:
+    model = nn.Sequential([nn.Dense(4), nn.tanh, nn.Dense(2)])
+    variables = model.init(jax.random.key(0), jnp.ones((3, 5)))
+    traced = rlx_xla.trace(model.apply, variables, jnp.ones((3, 5)), params=0)
+    labels = {n.location.label for n in traced.graph.nodes() if n.op.op_name == "dot_general"}
+    assert len(labels) == 2
+    assert all("layers_" in label for label in labels), labels
+    text = rlx.ir.text.print_graph(traced.graph, locations=True)
+    assert all(label in text for label in labels)
+
+
 def test_opaque_nodes_run_and_are_counted(rng: np.random.Generator) -> None:
     x = jnp.asarray(rng.standard_normal((4, 4)), jnp.float32)
 
