@@ -9,8 +9,9 @@ from typing import Any, final
 import jax
 
 from rlx.backend import AbstractBackend, AbstractExecutable
-from rlx.errors import RunError
-from rlx.ir.graph import Node
+from rlx.dtypes import DType
+from rlx.errors import CompileError, RunError
+from rlx.ir.graph import Graph, Node
 from rlx.ir.plan import Implementation, Lir, Refusals
 from rlx.options.compile import CompileOptions
 from rlx.signature import Signature
@@ -19,7 +20,13 @@ from rlx_xla._jax_compat import keys
 from rlx_xla.kernels.select import choose
 from rlx_xla.lowering.module import lower_to_module
 from rlx_xla.runtime.calling import rebuild_from, tree_call
-from rlx_xla.runtime.client import device_name, find_device, from_device, to_device
+from rlx_xla.runtime.client import (
+    device_name,
+    find_device,
+    from_device,
+    host_memory,
+    to_device,
+)
 from rlx_xla.runtime.executable import LoadedExecutable
 
 _PLATFORMS = {"gpu": "cuda"}
@@ -69,6 +76,8 @@ class XlaExecutable(AbstractExecutable):
         self, backend: XlaBackend, lir: Lir, signature: Signature, options: CompileOptions
     ) -> None:
         """Lower and compile."""
+        if backend.platform == "cpu":
+            _require_room(lir.graph)
         started = time.perf_counter()
         emitters = {
             node: made.emit
@@ -120,6 +129,28 @@ class XlaExecutable(AbstractExecutable):
 
     def memory(self) -> dict[str, int]:
         return self.loaded.memory()
+
+
+def _require_room(graph: Graph) -> None:
+    """Refuse inputs, params and outputs that this machine cannot hold.
+
+    XLA divides by zero, and ends the process, when it plans some results of 2^36 elements (jax
+    0.12), so it is not asked. Twice the physical memory is allowed: there may be swap.
+    """
+    room = 2 * host_memory()
+    for what, values in (
+        ("input", graph.inputs),
+        ("param", graph.params),
+        ("output", graph.outputs),
+    ):
+        for index, value in enumerate(values):
+            if value.type.dtype is not DType.TOKEN and value.type.nbytes > room:
+                raise CompileError(
+                    f"compile {graph.name}: every input, param and output is required to fit the "
+                    f"memory of this machine, {room // 2:,} bytes; {what} "
+                    f"{value.name or index} is {value.type}, {value.type.nbytes:,} bytes. Use "
+                    "smaller sizes."
+                )
 
 
 def _rebuilding_caller(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
@@ -102,6 +103,11 @@ def to_device(
 def from_device(value: jax.Array) -> np.ndarray:
     """Return the host view of a device array, waiting for it; on the CPU without a copy."""
     return np.asarray(value)
+
+
+def host_memory() -> int:
+    """Return the machine's physical memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def is_default(device: jax_client.Device) -> bool:

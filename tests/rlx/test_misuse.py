@@ -137,7 +137,7 @@ def test_a_cyclic_graph_does_not_compile(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_result_larger_than_memory_is_an_error(device: str) -> None:
     graph = rlx.GraphBuilder().build(ops.Iota(shape=(2**58,), dtype=rlx.DType.F32, axis=0)())
-    with pytest.raises(RunError, match="memory"):
+    with pytest.raises(RlxError, match="memory"):
         rlx.Session(device).compile(graph).run({})
     with pytest.raises(RunError, match="memory"):
         rlx.interpret(graph, {})
