@@ -120,6 +120,8 @@ def test_samples_run_and_come_back(name: str) -> None:
             assert_same(traced.graph, graph)
         if is_narrow(sample) or any(as_dtype(x.dtype).bits <= 8 for x in sample.inputs):
             continue  # XLA's own rounding of these differs, compiled one op at a time
+        if name == "digamma" and jax.__version_info__ >= (0, 11):
+            continue  # its pole at 0 became −inf, which RLX and older versions call NaN
         if name == "pow" and any(np.iscomplexobj(x) for x in sample.inputs):
             continue  # near a cancellation XLA keeps fewer digits than NumPy
         if type(sample.op).__module__.startswith("rlx.ops.solve") and any(

@@ -44,7 +44,9 @@ def plain_rule(function: Callable[..., Any]) -> JaxRule:
 def newer_rule(op: type[Op], primitive: str, instead: Callable[..., Any]) -> None:
     """Register a primitive that only newer versions of JAX have, or what it is made of."""
     found = getattr(lax, f"{primitive}_p", None)
-    chosen = instead if found is None else lambda *arrays: found.bind(*arrays)
+    # The function knows the primitive's parameters; some primitives have none in jax.lax.
+    bind = None if found is None else getattr(lax, primitive, found.bind)
+    chosen = instead if bind is None else lambda *arrays: bind(*arrays)
     to_jax_rule(op, named=found is None)(plain_rule(chosen))
 
 
