@@ -44,7 +44,7 @@ def _argreduce_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for op in (Argmax, Argmin):
         for dtype in (*MIN_COLS, DType.BF16, DType.I8):
             for rows in SIZES:
-                for cols in (1, 31, 32, 63, 64, 65, 200):
+                for cols in (1, 31, 32, 63, 64, 65, 127, 128, 200):
                     x = draw(rng, dtype, (rows, cols), special=True)
                     yield Sample(op(axis=1), (rng.permuted(x, axis=-1),), f"{rows}x{cols}")
         ties = rng.integers(0, 2, (5, 65)).astype(np.float32)
@@ -93,7 +93,7 @@ def test_a_kernel_is_the_op_or_says_why_not(
         (Argmax(axis=1), "f32[8, n]", "f32[8, n] is not static"),
         (Argmax(axis=1), "f32[n, 64]", "f32[n, 64] is not static"),
         (Argmax(axis=1), "f32[8, 31]", "rows of 31 elements are outside 32 to 2147483647"),
-        (Argmax(axis=1), "i32[8, 63]", "rows of 63 elements are outside 64 to 2147483647"),
+        (Argmax(axis=1), "i32[8, 127]", "rows of 127 elements are outside 128 to 2147483647"),
     ],
 )
 def test_argmax_says_what_it_does_not_take(op: Op, type_: str, reason: str) -> None:

@@ -14,7 +14,7 @@ from rlx.types import TensorType
 from rlx_xla.kernels.base import FfiKernel, Refused, Supported
 from rlx_xla.kernels.select import register_kernel
 
-MIN_COLS = {DType.F32: 32, DType.F64: 32, DType.I32: 64}
+MIN_COLS = {DType.F32: 32, DType.F64: 32, DType.I32: 128}
 """Shortest row that gains, however many there are, as ``bench_argreduce`` measures it.
 
 XLA writes out rows of fewer than 32 elements and does many of them at once in vector lanes, 3 to
