@@ -16,22 +16,6 @@ from rlx_xla._jax_compat import mlir
 Exported = _export.Exported
 
 
-def symbolic_dims(spec: str, constraints: Sequence[str] = (), scope: Any = None) -> tuple[Any, ...]:
-    """Return the dimensions that a spec names: ``"b, s"`` → two symbols of one scope.
-
-    Args:
-        spec: comma-separated names, integers or polynomials of names.
-        constraints: such as ``"s >= 2"``.
-        scope: the scope of symbols made before, so that the names mean the same ones.
-    """
-    return tuple(_export.symbolic_shape(spec, constraints=constraints, scope=scope))
-
-
-def symbolic_scope(constraints: Sequence[str] = ()) -> Any:
-    """Return a fresh scope; dims of one scope may be used together."""
-    return _export.SymbolicScope(tuple(constraints))
-
-
 def export_function(
     fn: Callable[..., Any],
     args: Sequence[Any],

@@ -148,11 +148,6 @@ def source_line(equation: JaxprEqn) -> SourceLine | None:
     return SourceLine(frame.file_name, frame.start_line, frame.function_name)
 
 
-def hide_from_source_lines(path: str) -> None:
-    """Leave files under ``path`` out when looking for the user's line."""
-    _source_info.register_exclusion(path)
-
-
 @contextlib.contextmanager
 def enable_x64(enabled: bool = True) -> Iterator[None]:
     """Let JAX make and trace 64-bit values inside the block, in this thread."""

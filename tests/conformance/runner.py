@@ -14,8 +14,8 @@ import tests.samples
 from rlx.dtypes import as_dtype
 from rlx.ir.graph import Graph, Value, make_node
 from rlx.ops.io import Input
+from rlx.tolerances import Tolerance, tolerance
 from tests.samples.base import ErrorSample, Sample, SymbolicSample
-from tests.tolerances import Tolerance, tolerance
 
 
 def families() -> Iterator[ModuleType]:

@@ -12,6 +12,7 @@ import pytest
 
 from rlx.errors import CompileError, DTypeError, FormatError, TraceError
 from rlx_xla._jax_compat import export, jaxpr, mlir
+from rlx_xla._jax_compat.symbolic import SymbolScope
 
 ADD = (
     "module @m { func.func public @main(%a: tensor<8xf32>, "
@@ -62,7 +63,7 @@ def test_donation_marks_keep_what_is_there() -> None:
 
 
 def test_tracing_keeps_symbols_weak_types_and_unused_arguments() -> None:
-    (b,) = export.symbolic_dims("b")
+    (b,) = SymbolScope().shape(["b"])
     args = (jaxpr.abstract((b, 3), "float32"), jaxpr.abstract((), "float32", weak_type=True))
     traced = jaxpr.trace_function(lambda x, y: {"out": jnp.sin(x)}, args)
     inner = jaxpr.open_jaxpr(traced.jaxpr)

@@ -10,8 +10,8 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, InconclusiveDimError, ShapeError
 from rlx.ops.attention import MASKED_ROWS, Attention, MaskKind
+from rlx.tolerances import Tolerance
 from tests.samples.base import FLOATS, ErrorSample, Sample, SymbolicSample, draw
-from tests.tolerances import Tolerance
 
 # The weights are rounded to the narrow dtype before they are summed over S_k keys: a result near
 # zero is off by a few units of the largest |v| · 2^-8 (bf16) or 2^-11 (f16).

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlx.dtypes import DType, Kind
 from rlx.ir.op import Op
-from tests.tolerances import Tolerance
+from rlx.tolerances import Tolerance
 
 SIZES = (0, 1, 63, 65)
 

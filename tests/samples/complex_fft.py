@@ -10,9 +10,9 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
 from rlx.ops import complex_fft as ops
 from rlx.ops.complex_fft import Fft, FftNorm, FftType
+from rlx.tolerances import Tolerance
 from tests.samples.base import COMPLEX, ErrorSample, Sample, SymbolicSample, draw
 from tests.samples.elementwise import binary_errors, elementwise, unary_errors
-from tests.tolerances import Tolerance
 
 # Sums of up to 65 · 6 terms of size 3, whose errors do not shrink with the result.
 _BOUND = {DType.C64: Tolerance(1e-4, 1e-5), DType.C128: Tolerance(1e-12, 1e-11)}

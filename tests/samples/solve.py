@@ -14,8 +14,8 @@ from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, ShapeError
 from rlx.ops import solve as ops
 from rlx.ops.solve import SvdMethod
+from rlx.tolerances import Tolerance
 from tests.samples.base import ErrorSample, Sample, SymbolicSample, draw
-from tests.tolerances import Tolerance
 
 DTYPES = (DType.F32, DType.F64, DType.C64, DType.C128)
 SHAPES = ((0, 0), (1, 1), (2, 0, 3), (3, 0), (2, 5, 3), (3, 5), (2, 2, 4, 4), (33, 17))

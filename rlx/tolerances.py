@@ -1,19 +1,25 @@
-"""The tolerances of every numerical test, per dtype. They are never loosened to make a test pass.
+"""How far two correct results may be apart, by dtype: the one table of the project.
 
-A result passes when |found − wanted| ≤ atol + rtol·|wanted|, with NaN in the same places and equal
-infinities. Integers and bool are exact.
+Its bounds are never loosened to make a test pass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 from rlx.dtypes import DType
 
 
+@final
 @dataclass(frozen=True)
 class Tolerance:
-    """Absolute and relative bound of the difference."""
+    """|found − wanted| ≤ atol + rtol · |wanted|, NaN in the same places, infinities equal.
+
+    Attributes:
+        atol: absolute bound, in units of the values.
+        rtol: relative bound.
+    """
 
     atol: float
     rtol: float
@@ -21,7 +27,7 @@ class Tolerance:
 
 EXACT = Tolerance(0.0, 0.0)
 
-TOLERANCES = {
+TABLE = {
     DType.F64: Tolerance(1e-12, 1e-11),
     DType.F32: Tolerance(1e-6, 1e-5),
     DType.F16: Tolerance(1e-3, 2e-3),
@@ -36,8 +42,9 @@ TOLERANCES = {
     DType.C64: Tolerance(1e-6, 1e-5),
     DType.C128: Tolerance(1e-12, 1e-11),
 }
+"""By dtype of the result; every other dtype is exact."""
 
 
 def tolerance(dtype: DType) -> Tolerance:
     """The bound for a dtype; exact for integers, bool and the remaining narrow floats."""
-    return TOLERANCES.get(dtype, EXACT)
+    return TABLE.get(dtype, EXACT)
