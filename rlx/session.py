@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeGuard, final, runtime_checkable
 
 from rlx.backend import AbstractBackend, backend_for
 from rlx.compiled import CompiledGraph
-from rlx.deferred import Specialization
+from rlx.compiler import Compiler
 from rlx.errors import CompileError, did_you_mean
 from rlx.ir.graph import Graph
 from rlx.ir.module import Module
@@ -16,10 +15,7 @@ from rlx.ir.plan import Lir
 from rlx.ir.verify import verify
 from rlx.options.compile import CompileOptions
 from rlx.options.precision import Precision
-from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.bind_dims import bind
-from rlx.passes.legalize import legalize
-from rlx.report import CompileReport, choices_of, external_nodes
 from rlx.signature import Signature, flat_signature
 
 
@@ -124,7 +120,7 @@ class Session:
                 f"CompileOptions.donate: names of inputs are required ({', '.join(names)}); got "
                 f"{strangers[0]!r}.{did_you_mean(strangers[0], names)}"
             )
-        compiler = _Compiler(self.backend, mir, signature, chosen)
+        compiler = Compiler(self.backend, mir, signature, chosen)
         compiled = CompiledGraph(self.backend, mir, signature, chosen, compiler.build)
         params.update(chosen.param_bindings or {})
         if params:
@@ -144,7 +140,7 @@ class Session:
     def lower(self, graph: Graph, *, options: CompileOptions | None = None) -> Lir:
         """Run the passes and the choice of implementations on a static graph."""
         chosen = CompileOptions() if options is None else options
-        return _Compiler(self.backend, graph, flat_signature(graph), chosen).lower(graph)[0]
+        return Compiler(self.backend, graph, flat_signature(graph), chosen).lower(graph)[0]
 
     def _from_lir(self, lir: Lir, options: CompileOptions) -> CompiledGraph:
         signature = flat_signature(lir.graph)
@@ -153,74 +149,9 @@ class Session:
                 f"compile: an LIR is for one platform; this one is for {lir.plan.platform!r} and "
                 f"the session's device is {self.device!r}. Compile its MIR instead."
             )
-        compiler = _Compiler(self.backend, lir.graph, signature, options, lir)
+        compiler = Compiler(self.backend, lir.graph, signature, options, lir)
         return CompiledGraph(self.backend, lir.graph, signature, options, compiler.build)
 
 
 def _is_traced(candidate: object) -> TypeGuard[TracedFunction]:
     return isinstance(candidate, TracedFunction)
-
-
-@final
-class _Compiler:
-    """Compiles one graph for bindings, and keeps what does not depend on them."""
-
-    def __init__(
-        self,
-        backend: AbstractBackend,
-        graph: Graph,
-        signature: Signature,
-        options: CompileOptions,
-        lir: Lir | None = None,
-    ) -> None:
-        self._backend = backend
-        self._graph = graph
-        self._signature = signature
-        self._options = options
-        self._lir = lir
-
-    def build(self, binding: Mapping[str, int], reason: str) -> Specialization:
-        """Compile for one binding."""
-        started = time.perf_counter()
-        if self._lir is not None:
-            lir, records, phases = self._lir, [], {}
-        else:
-            graph = bind(self._graph, binding) if binding else self._graph
-            lir, records, phases = self.lower(graph)
-        executable = self._backend.compile(lir, self._signature, self._options)
-        phases = {**phases, **executable.phases}
-        report = CompileReport(
-            name=self._graph.name,
-            device=self._backend.device,
-            phases=phases,
-            passes=records,
-            choices=choices_of(lir),
-            params=(
-                len(lir.graph.params),
-                sum(v.type.nbytes for v in lir.graph.params),
-            ),
-            memory=executable.memory(),
-            cost=executable.cost(),
-            external=external_nodes(lir),
-        )
-        seconds = {**phases, "total": time.perf_counter() - started}
-        return Specialization(
-            dict(binding), reason, seconds, executable, executable.caller(self._signature), report
-        )
-
-    def lower(self, graph: Graph) -> tuple[Lir, list[PassRecord], dict[str, float]]:
-        """Run the passes, then choose implementations."""
-        from rlx.passes.pipelines import mir_pipeline  # loads op families
-
-        started = time.perf_counter()
-        ctx = PassContext(self._options, self._backend.platform)
-        optimised, records = mir_pipeline(self._options).run(graph, ctx)
-        if self._options.verbose:
-            for record in records:
-                print(record)
-        middle = time.perf_counter()
-        lir = legalize(
-            optimised, lambda node: self._backend.choose(node, self._options), ctx.platform
-        )
-        phases = {"passes": middle - started, "legalize": time.perf_counter() - middle}
-        return lir, records, phases
