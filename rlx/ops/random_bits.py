@@ -44,12 +44,16 @@ def threefry2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tupl
     return a.reshape(shape), b.reshape(shape)
 
 
-def philox4x32(counter: list[Words], key: tuple[np.uint64, np.uint64]) -> list[Words]:
+def philox4x32(
+    counter: list[Words],
+    key: tuple[np.uint64, np.uint64],
+    multipliers: tuple[np.uint64, np.uint64] = PHILOX_MULTIPLIERS,
+) -> list[Words]:
     """Philox-4x32 with 10 rounds; every word is a 32-bit number held in u64."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(PHILOX_ROUNDS):
-        first, second = c0 * PHILOX_MULTIPLIERS[0], c2 * PHILOX_MULTIPLIERS[1]
+        first, second = c0 * multipliers[0], c2 * multipliers[1]
         c0, c1, c2, c3 = (
             (second >> HALF) ^ c1 ^ k0,
             second & MASK,
