@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import jax
+
 from tests.conformance.harness.runner import Outcome, Status
 
 
@@ -22,6 +24,8 @@ class Limitation:
         reason: why.
         cases: a regular expression that is searched in the case's name; all by default.
         detail: a part of the outcome's detail: the opaque primitive, or JAX's message.
+        since: the first version of jax that it holds for; "" means every older one too.
+        before: the first version of jax that it no longer holds for; "" means every newer one too.
     """
 
     group: str
@@ -29,21 +33,37 @@ class Limitation:
     reason: str
     cases: str = ""
     detail: str = ""
+    since: str = ""
+    before: str = ""
+
+    def holds(self, version: str = jax.__version__) -> bool:
+        """Whether a version of jax has it."""
+        late_enough = not self.since or _numbers(self.since) <= _numbers(version)
+        return late_enough and (not self.before or _numbers(version) < _numbers(self.before))
 
     def covers(self, group: str, name: str) -> bool:
-        """Whether a case is meant."""
-        return group == self.group and re.search(self.cases, name) is not None
+        """Whether a case is meant, under the installed jax."""
+        return self.holds() and group == self.group and re.search(self.cases, name) is not None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: (0, 12, 1) of 0.12.1.dev3."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found.group().split("."))) if found else ()
 
 
 _NO_LAPACK = "LAPACK has no routine for 16-bit floats"
 _NO_ORDER = "RLX's ordered ops take no complex numbers, which JAX orders by their parts"
 
 LIMITATIONS = (
+    # From 0.11 on the suite has no 16-bit cases of these.
     *(
-        Limitation(group, Status.REFUSED, _NO_LAPACK, "_(float16|bfloat16)_", "Unsupported dtype")
-        for group in ("eig", "eigh", "lu", "qr", "svd")
+        Limitation(group, Status.REFUSED, _NO_LAPACK, cases, "Unsupported dtype", before="0.11")
+        for group, cases in (
+            ("cholesky", "_float16_"),
+            *((group, "_(float16|bfloat16)_") for group in ("eig", "eigh", "lu", "qr", "svd")),
+        )
     ),
-    Limitation("cholesky", Status.REFUSED, _NO_LAPACK, "_float16_", "Unsupported dtype"),
     *(
         Limitation(group, Status.EXTERNAL, _NO_ORDER, "complex64", primitive)
         for group, primitive in (
@@ -80,6 +100,6 @@ def violation(outcome: Outcome) -> str:
 
 
 def unused(outcomes: Iterable[Outcome]) -> list[Limitation]:
-    """The limitations that none of these outcomes has."""
+    """The limitations of the installed jax that none of these outcomes has."""
     found = {limitation_of(o.group, o.name) for o in outcomes}
-    return [limit for limit in LIMITATIONS if limit not in found]
+    return [limit for limit in LIMITATIONS if limit.holds() and limit not in found]

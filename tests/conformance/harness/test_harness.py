@@ -6,7 +6,12 @@ import jax
 import pytest
 
 from tests.conformance.harness import runner, table
-from tests.conformance.harness.limitations import LIMITATIONS, violation
+from tests.conformance.harness.limitations import (
+    LIMITATIONS,
+    Limitation,
+    limitation_of,
+    violation,
+)
 
 
 @pytest.mark.parametrize("group", runner.groups())
@@ -16,10 +21,19 @@ def test_a_tenth_of_the_cases(group: str) -> None:
 
 
 @pytest.mark.parametrize("limit", LIMITATIONS, ids=lambda limit: f"{limit.group}-{limit.cases}")
-def test_every_limitation_is_about_a_case(limit: object) -> None:
-    from tests.conformance.harness.limitations import limitation_of
+def test_every_limitation_is_about_a_case(limit: Limitation) -> None:
+    found = any(limitation_of(c.group_name, c.fullname) is limit for c in runner.cases())
+    assert found == limit.holds()
 
-    assert any(limitation_of(c.group_name, c.fullname) is limit for c in runner.cases())
+
+@pytest.mark.parametrize(
+    ("version", "held"),
+    [("0.7.2", False), ("0.9", True), ("0.10.2", True), ("0.12.0.dev1", False), ("0.12.1", False)],
+)
+def test_a_limitation_names_its_versions(version: str, held: bool) -> None:
+    limit = Limitation("sin", runner.Status.REFUSED, "why", since="0.9", before="0.12")
+    assert limit.holds(version) is held
+    assert Limitation("sin", runner.Status.REFUSED, "why").holds(version)
 
 
 def test_the_last_full_run_reached_the_goal() -> None:
