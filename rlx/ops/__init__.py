@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ def _load() -> dict[str, type[Op]]:
 
 
 def __getattr__(name: str) -> type[Op]:
-    if name.startswith("_"):
-        raise AttributeError(name)
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:
+        raise AttributeError(name)  # of a module: the import statement then loads it
     found = _load().get(name)
     if found is None:
         from rlx.errors import did_you_mean

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from rlx.passes.fold_constants import FoldConstants as FoldConstants
     from rlx.passes.inline_calls import InlineCalls as InlineCalls
     from rlx.passes.pipelines import mir_pipeline as mir_pipeline
+    from rlx.passes.specialize import Specialize as Specialize
 
 _LAZY = {
     "Canonicalize": "canonicalize",
     "EliminateCommonSubexpressions": "eliminate",
     "FoldConstants": "fold_constants",
     "InlineCalls": "inline_calls",
+    "Specialize": "specialize",
     "mir_pipeline": "pipelines",
 }
 

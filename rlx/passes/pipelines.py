@@ -11,6 +11,7 @@ from rlx.passes.canonicalize import Canonicalize
 from rlx.passes.eliminate import EliminateCommonSubexpressions
 from rlx.passes.fold_constants import FoldConstants
 from rlx.passes.inline_calls import InlineCalls
+from rlx.passes.specialize import Specialize
 
 
 def mir_pipeline(options: CompileOptions) -> Pipeline:
@@ -24,6 +25,8 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         EliminateCommonSubexpressions(),
         # After elimination, so that one constant is folded once.
         *((FoldConstants(),) if options.constant_folding else ()),
+        # After the forms have settled, before the clean-up of what it leaves.
+        Specialize(),
         # Again: folding leaves new identities (x + 0 with a folded 0), known places and choices.
         Canonicalize(),
         EliminateCommonSubexpressions(),

@@ -1,0 +1,51 @@
+"""Writes an op in the form that XLA runs fastest on a platform; the meaning stays the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from rlx.ir.graph import Graph, Node
+from rlx.ir.rewrite import Rewritten, Rule, rewrite
+from rlx.passes.base import AbstractPass, PassContext
+from rlx.passes.specialize import convolution
+
+RULES: dict[str, tuple[Rule, ...]] = {"cpu": convolution.RULES}
+"""Platform → rules, each with the benchmark that earned its place in its docstring."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Specialize(AbstractPass):
+    """Replaces forms that a platform's XLA carries out slowly.
+
+    It runs only where a platform has such rules. Sums may be taken in another order, as every
+    compiler of a convolution does; nothing else about a result changes.
+    """
+
+    name: ClassVar[str] = "specialize"
+
+    def run(self, graph: Graph, ctx: PassContext) -> Graph:
+        applied: Counter[str] = Counter()
+        rules = RULES.get(ctx.platform, ())
+        made = rewrite(graph, *(_counted(rule, applied) for rule in rules))
+        for what, count in applied.items():
+            ctx.note(f"{what} × {count}")
+        return made
+
+
+def _counted(rule: Rule, applied: Counter[str]) -> Rule:
+    """The rule, with a count of its uses under the first line of its docstring."""
+    what = (rule.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    def apply(node: Node) -> Rewritten:
+        made = rule(node)
+        if made is not None:
+            applied[what] += 1
+        return made
+
+    counted: Callable[[Node], Rewritten] = apply
+    vars(counted).update(vars(rule))  # which ops it is tried on
+    return counted
