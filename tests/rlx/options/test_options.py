@@ -26,7 +26,7 @@ def test_replace_makes_a_changed_copy() -> None:
 
 
 def test_a_cache_needs_room() -> None:
-    with pytest.raises(CompileError, match="specialization_cache_size: required ≥ 1; got 0"):
+    with pytest.raises(CompileError, match="specialization_cache_size: required an int ≥ 1; got 0"):
         CompileOptions(specialization_cache_size=0)
 
 

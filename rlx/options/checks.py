@@ -1,0 +1,179 @@
+"""What each field of ``CompileOptions`` accepts, and which fields change nothing on XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from rlx.dims import DimBinding
+from rlx.errors import CompileError, did_you_mean
+from rlx.options.dispatch import KernelDispatch
+from rlx.options.fusion import FusionOptions, FusionTarget
+from rlx.options.precision import Precision, PrecisionPolicy
+from rlx.options.rng import RngOptions
+
+Accepts = Callable[[Any], bool]
+
+MATMUL_PRECISIONS = ("default", "high", "highest")
+BUCKET_LADDERS = ("pow2", "auto")
+_NOTHING = type(None)
+
+
+def check(name: str, value: Any) -> None:
+    """Refuse a value that a field does not take.
+
+    Raises:
+        CompileError: with the field, what it takes and what came.
+    """
+    what, accepts = _FIELDS[name]
+    if accepts(value):
+        return
+    raise CompileError(
+        f"CompileOptions.{name}: required {what}; got {_shown(value)}.{_hint(name, value)}"
+    )
+
+
+def without_effect(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Lines on fields that were set and change nothing here, each with its reason."""
+    return [
+        f"{name}={values[name]!r} has no effect: {reason}"
+        for name, reason in _WITHOUT_EFFECT.items()
+        if values[name] != defaults[name]
+    ]
+
+
+def _is(*kinds: type) -> Accepts:
+    return lambda value: isinstance(value, kinds)
+
+
+def _whole(least: int) -> Accepts:
+    return lambda value: type(value) is int and value >= least
+
+
+def _names(value: Any) -> bool:
+    if not isinstance(value, frozenset | set | list | tuple):
+        return False
+    return all(isinstance(name, str) for name in cast("Iterable[object]", value))
+
+
+def _supported(value: Any) -> bool:
+    return value is None or callable(value) or _names(value)
+
+
+def _power_of_two(value: Any) -> bool:
+    return type(value) is int and value >= 1 and value & (value - 1) == 0
+
+
+def _resident(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    pairs = cast("Mapping[object, object]", value).items()
+    return all(isinstance(k, str) and type(v) is int and v >= 0 for k, v in pairs)
+
+
+def _packed(value: Any) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, Mapping):
+        return False
+    pairs = cast("Mapping[object, object]", value).items()
+    return all(isinstance(k, str) and isinstance(v, bytes | bytearray) for k, v in pairs)
+
+
+def _ladder(sizes: object) -> bool:
+    if isinstance(sizes, str):
+        return sizes in BUCKET_LADDERS
+    if not isinstance(sizes, list | tuple):
+        return False
+    steps = list(cast("Iterable[object]", sizes))
+    if not steps or not all(type(n) is int and n >= 1 for n in steps):
+        return False
+    return sorted(set(cast("list[int]", steps))) == steps
+
+
+def _buckets(value: Any) -> bool:
+    if value is None or isinstance(value, str):
+        return value is None or value in BUCKET_LADDERS
+    if not isinstance(value, Mapping):
+        return False
+    pairs = cast("Mapping[object, object]", value).items()
+    return all(isinstance(k, str) and _ladder(v) for k, v in pairs)
+
+
+def _scaled(value: Any) -> bool:
+    if value is None:
+        return True
+    from rlx.quant import ScaledQuantConfig  # loads the op families
+
+    return isinstance(value, ScaledQuantConfig)
+
+
+_BOOL = ("a bool", _is(bool))
+
+_FIELDS: dict[str, tuple[str, Accepts]] = {
+    "precision": ("a Precision", _is(Precision)),
+    "policy": ("a PrecisionPolicy, or None", _is(PrecisionPolicy, _NOTHING)),
+    "scaled_quant": ("an rlx.quant.ScaledQuantConfig, or None", _scaled),
+    "rng": ("an RngOptions", _is(RngOptions)),
+    "dce": _BOOL,
+    "constant_folding": _BOOL,
+    "verbose": _BOOL,
+    "fusion_target": ("a FusionTarget, or None", _is(FusionTarget, _NOTHING)),
+    "fusion_opts": ("a FusionOptions", _is(FusionOptions)),
+    "assert_fusion_clean": _BOOL,
+    "supported_ops": ("a set of op names, a predicate on nodes, or None", _supported),
+    "dim_binding": ("a mapping (symbol → size), or None", _is(Mapping, DimBinding, _NOTHING)),
+    "param_bindings": ("a mapping (param → array), or None", _is(Mapping, _NOTHING)),
+    "quant_param_bindings": ("a mapping (param → bytes), or None", _packed),
+    "kernel_dispatch": ("a KernelDispatch", _is(KernelDispatch)),
+    "scan_unroll_max_length": ("an int ≥ 0", _whole(0)),
+    "cache_param_invariant": _BOOL,
+    "strict": _BOOL,
+    "matmul_precision": (
+        f"one of {', '.join(map(repr, MATMUL_PRECISIONS))}, or None",
+        lambda value: value is None or value in MATMUL_PRECISIONS,
+    ),
+    "lint_numerics": _BOOL,
+    "fusion_report": _BOOL,
+    "dispatch_report": _BOOL,
+    "ir_dump": ("the name of a folder, or None", _is(str, _NOTHING)),
+    "validate": _BOOL,
+    "cast_inputs": _BOOL,
+    "specialization_cache_size": ("an int ≥ 1", _whole(1)),
+    "buckets": (
+        "a mapping (symbol → ascending sizes, 'pow2' or 'auto'), 'pow2', 'auto', or None",
+        _buckets,
+    ),
+    "donate": ("a set of input names", _names),
+    "resident": ("a mapping (input name → number of the output that feeds it)", _resident),
+    "compiler_options": ("a mapping (XLA flag → value)", _is(Mapping)),
+    "arena_alignment": ("a power of two", _power_of_two),
+    "disable_mpsgraph": _BOOL,
+    "disable_conv_bias_act_fusion": _BOOL,
+    "no_io_peaks_output": _BOOL,
+}
+
+_WITHOUT_EFFECT = {
+    "arena_alignment": "XLA lays buffers out by itself.",
+    "disable_mpsgraph": "MPSGraph is a path of Apple's devices, which XLA does not reach.",
+    "disable_conv_bias_act_fusion": "XLA fuses bias and activation into convolutions by itself.",
+    "no_io_peaks_output": "peaks-only outputs are never chosen here.",
+    "fusion_target": "no pass reads it yet.",
+    "fusion_opts": "no pass reads it yet.",
+    "assert_fusion_clean": "no pass reads it yet.",
+    "fusion_report": "no pass reads it yet.",
+    "scan_unroll_max_length": "XLA runs loops natively; no pass unrolls them.",
+    "buckets": "each combination of sizes is compiled as it comes.",
+}
+"""Fields that are accepted so that RLX's options carry over; a report names those that were set."""
+
+
+def _shown(value: Any) -> str:
+    simple = isinstance(value, bool | int | float | str | bytes) or value is None
+    return repr(value) if simple else type(value).__name__
+
+
+def _hint(name: str, value: Any) -> str:
+    if name == "matmul_precision" and isinstance(value, str):
+        return did_you_mean(value, MATMUL_PRECISIONS)
+    return ""
