@@ -1,0 +1,371 @@
+"""Recurrent networks: LSTM, GRU and the plain one, in layers and both directions.
+
+Weights are packed layer by layer, and in a layer first forward, then backward. One large product
+gives what all steps add to the gates; only the product with the state is in the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from rlx.ir.graph import Value
+from rlx.ir.op import Op, define_op
+from rlx.ops.dot import DotGeneral
+from rlx.ops.patterns import bind_axes, require_one_float, require_positive
+from rlx.ops.sequence.loops import Values, scan, spread, zeros
+from rlx.ops.shape import Concatenate
+from rlx.ops.transcendental import Logistic
+from rlx.types import TensorType
+
+Results: TypeAlias = "TensorType | tuple[TensorType, ...]"
+Cell: TypeAlias = "Callable[[Value, Value, Values, Value | None], Values]"
+"""(input part of the gates, state part, states, hidden bias) → new states, h first."""
+
+
+@final
+@dataclass(frozen=True)
+class _Stack:
+    """The layers of a network, and the widths of its packed weights."""
+
+    op: Op
+    gates: int
+    hidden: int
+    layers: int
+    directions: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a weight matrix: all gates."""
+        return self.gates * self.hidden
+
+    def packed(self, width: int) -> int:
+        """Elements of the packed input weights for inputs of a width."""
+        later = (self.layers - 1) * self.directions * self.hidden
+        return self.directions * self.rows * (width + later)
+
+    def check(
+        self,
+        x: TensorType,
+        w_ih: TensorType,
+        w_hh: TensorType,
+        biases: dict[str, TensorType],
+        states: dict[str, TensorType | None],
+        carry: bool,
+    ) -> Results:
+        """Check C1 to C5, and return the result types."""
+        op = self.op
+        require_positive(op, "C4", hidden_size=self.hidden, num_layers=self.layers)
+        given = {name: t for name, t in states.items() if t is not None}
+        op.require(
+            "C5",
+            len(given) == (len(states) if carry else 0),
+            f"{', '.join(states)} are required with carry, and only there; got "
+            f"{', '.join(given) or 'none'} with carry={carry}. Pass them, or change the attribute.",
+        )
+        op.require(
+            "C1",
+            x.rank == 3 and isinstance(x.shape[-1], int),
+            f"x is required to be [B, S, I] with a known I; got {x}. Reshape it.",
+        )
+        known = {"L·D": self.layers * self.directions, "G·H": self.rows, "H": self.hidden}
+        width = int(x.shape[2])
+        sizes = bind_axes(
+            op, "C1", known, x=(x, "B S I"), **{n: (t, "L·D B H") for n, t in given.items()}
+        )
+        bind_axes(
+            op,
+            "C2",
+            {**known, "P": self.packed(width)},
+            w_ih=(w_ih, "P"),
+            w_hh=(w_hh, "L·D G·H H"),
+            **{n: (t, "L·D G·H") for n, t in biases.items()},
+        )
+        require_one_float(op, "C3", x=x, w_ih=w_ih, w_hh=w_hh, **biases, **given)
+        y = x.with_shape((sizes["B"], sizes["S"], self.directions * self.hidden))
+        return (y, *given.values()) if carry else y
+
+    def run(
+        self,
+        x: Value,
+        w_ih: Value,
+        w_hh: Value,
+        input_bias: Value,
+        hidden_bias: Value | None,
+        states: Sequence[Value | None],
+        cell: Cell,
+    ) -> Value | tuple[Value, ...]:
+        """All layers; the states as results only where they are given."""
+        dtype = x.dtype.compute
+        batch = x.shape[0]
+        w_ih, w_hh, input_bias = (v.convert(dtype) for v in (w_ih, w_hh, input_bias))
+        sequence = x.convert(dtype).transpose(1, 0, 2)
+        last: list[list[Value]] = [[] for _ in states]
+        offset = 0
+        for layer in range(self.layers):
+            width = int(sequence.shape[2])
+            size = self.rows * width
+            parts: list[Value] = []
+            for direction in range(self.directions):
+                row = layer * self.directions + direction
+                weight = w_ih.narrow(0, offset, size).reshape(self.rows, width)
+                offset += size
+                gates = _product(sequence, weight)
+                gates = gates + spread(_row(input_bias, row), gates.shape, 2)
+                consts = [_row(w_hh, row)]
+                if hidden_bias is not None:
+                    consts.append(_row(hidden_bias.convert(dtype), row))
+                start = [
+                    zeros(dtype, (batch, self.hidden)) if s is None else _row(s.convert(dtype), row)
+                    for s in states
+                ]
+
+                def step(known: Values, carry: Values, now: Values) -> tuple[Values, Values]:
+                    bias = known[1] if len(known) > 1 else None
+                    new = cell(now[0], _product(carry[0], known[0]), carry, bias)
+                    return new, [new[0]]
+
+                carry, (y,) = scan(step, start, [gates], consts=consts, reverse=direction == 1)
+                parts.append(y)
+                for all_layers, value in zip(last, carry, strict=True):
+                    all_layers.append(value.reshape(1, batch, self.hidden))
+            sequence = _joined(parts, 2)
+        y = sequence.transpose(1, 0, 2).convert(x.dtype)
+        if states[0] is None:
+            return y
+        return (y, *(_joined(values, 0).convert(x.dtype) for values in last))
+
+
+@define_op("lstm")
+class Lstm(Op):
+    """A long short-term memory network over a batch of sequences.
+
+    i, f, g, o = x_t · W_ihᵀ + h · W_hhᵀ + bias;  c = σ(f) · c + σ(i) · tanh(g);
+    h = σ(o) · tanh(c);  y_t = h
+
+    Inputs:
+        x: float[B, S, I]
+        w_ih: float[P]            matrices [4·H, I], then [4·H, D·H] for further layers, flat, by
+            layer, then direction; gates i, f, g, o.
+        w_hh: float[L·D, 4·H, H]
+        bias: float[L·D, 4·H]     the sum of both biases.
+        h0: float[L·D, B, H]      the first hidden states, with carry only; 0 without.
+        c0: float[L·D, B, H]      the first cell states, with carry only; 0 without.
+
+    Attributes:
+        hidden_size: H.
+        num_layers: L.
+        bidirectional: whether a second network reads backwards: D is 2, else 1.
+        carry: whether states are taken and the last ones returned.
+
+    Result:
+        float[B, S, D·H], forward then backward; with carry also the last h and c.
+
+    Constraints:
+        C1: x, h0 and c0 have the axes above, and I is known.
+        C2: w_ih, w_hh and bias have the axes above.
+        C3: one floating dtype for all.
+        C4: hidden_size and num_layers ≥ 1.
+        C5: h0 and c0 are given with carry, and only there.
+
+    Numerics: narrower floats than f32 compute in f32, states included; results rounded once.
+    Source: Hochreiter & Schmidhuber 1997; `torch.nn.LSTM`; RLX `Op::Lstm`.
+    """
+
+    hidden_size: int
+    num_layers: int = 1
+    bidirectional: bool = False
+    carry: bool = False
+
+    def infer(
+        self,
+        x: TensorType,
+        w_ih: TensorType,
+        w_hh: TensorType,
+        bias: TensorType,
+        h0: TensorType | None = None,
+        c0: TensorType | None = None,
+    ) -> Results:
+        stack = _stack(self, 4)
+        return stack.check(x, w_ih, w_hh, {"bias": bias}, {"h0": h0, "c0": c0}, self.carry)
+
+    def decompose(
+        self,
+        x: Value,
+        w_ih: Value,
+        w_hh: Value,
+        bias: Value,
+        h0: Value | None = None,
+        c0: Value | None = None,
+    ) -> Value | tuple[Value, ...]:
+        def cell(entering: Value, kept: Value, states: Values, _: Value | None) -> Values:
+            i, f, g, o = _split(entering + kept, self.hidden_size)
+            c = _sigmoid(f) * states[1] + _sigmoid(i) * g.tanh()
+            return [_sigmoid(o) * c.tanh(), c]
+
+        return _stack(self, 4).run(x, w_ih, w_hh, bias, None, [h0, c0], cell)
+
+
+@define_op("gru")
+class Gru(Op):
+    """A gated recurrent unit network over a batch of sequences.
+
+    r, z = σ(x_t · W_ihᵀ + b_ih + h · W_hhᵀ + b_hh);
+    n = tanh(x_t · W_inᵀ + b_in + r · (h · W_hnᵀ + b_hn));  h = (1 − z) · n + z · h;  y_t = h
+
+    Inputs:
+        x: float[B, S, I]
+        w_ih: float[P]            matrices [3·H, I], then [3·H, D·H] for further layers, flat, by
+            layer, then direction; gates r, z, n.
+        w_hh: float[L·D, 3·H, H]
+        b_ih: float[L·D, 3·H]
+        b_hh: float[L·D, 3·H]     added before the reset gate.
+        h0: float[L·D, B, H]      the first states, with carry only; 0 without.
+
+    Attributes:
+        hidden_size: H.
+        num_layers: L.
+        bidirectional: whether a second network reads backwards: D is 2, else 1.
+        carry: whether states are taken and the last ones returned.
+
+    Result:
+        float[B, S, D·H], forward then backward; with carry also the last h.
+
+    Constraints:
+        C1: x and h0 have the axes above, and I is known.
+        C2: w_ih, w_hh, b_ih and b_hh have the axes above.
+        C3: one floating dtype for all.
+        C4: hidden_size and num_layers ≥ 1.
+        C5: h0 is given with carry, and only there.
+
+    Numerics: narrower floats than f32 compute in f32, states included; results rounded once.
+    Source: Cho et al. 2014, arXiv:1406.1078; `torch.nn.GRU`; RLX `Op::Gru`.
+    """
+
+    hidden_size: int
+    num_layers: int = 1
+    bidirectional: bool = False
+    carry: bool = False
+
+    def infer(
+        self,
+        x: TensorType,
+        w_ih: TensorType,
+        w_hh: TensorType,
+        b_ih: TensorType,
+        b_hh: TensorType,
+        h0: TensorType | None = None,
+    ) -> Results:
+        biases = {"b_ih": b_ih, "b_hh": b_hh}
+        return _stack(self, 3).check(x, w_ih, w_hh, biases, {"h0": h0}, self.carry)
+
+    def decompose(
+        self,
+        x: Value,
+        w_ih: Value,
+        w_hh: Value,
+        b_ih: Value,
+        b_hh: Value,
+        h0: Value | None = None,
+    ) -> Value | tuple[Value, ...]:
+        def cell(entering: Value, kept: Value, states: Values, bias: Value | None) -> Values:
+            assert bias is not None
+            kept = kept + spread(bias, kept.shape, 1)
+            (x_r, x_z, x_n), (h_r, h_z, h_n) = (
+                _split(v, self.hidden_size) for v in (entering, kept)
+            )
+            z = _sigmoid(x_z + h_z)
+            n = (x_n + _sigmoid(x_r + h_r) * h_n).tanh()
+            return [(1.0 - z) * n + z * states[0]]
+
+        return _stack(self, 3).run(x, w_ih, w_hh, b_ih, b_hh, [h0], cell)
+
+
+@define_op("rnn")
+class Rnn(Op):
+    """A plain recurrent network over a batch of sequences.
+
+    h = tanh(x_t · W_ihᵀ + h · W_hhᵀ + bias);  y_t = h
+
+    Inputs:
+        x: float[B, S, I]
+        w_ih: float[P]          matrices [H, I], then [H, D·H] for further layers, flat, by layer,
+            then direction.
+        w_hh: float[L·D, H, H]
+        bias: float[L·D, H]     the sum of both biases.
+        h0: float[L·D, B, H]    the first states, with carry only; 0 without.
+
+    Attributes:
+        hidden_size: H.
+        num_layers: L.
+        bidirectional: whether a second network reads backwards: D is 2, else 1.
+        carry: whether states are taken and the last ones returned.
+        relu: max(·, 0) in place of tanh.
+
+    Result:
+        float[B, S, D·H], forward then backward; with carry also the last h.
+
+    Constraints:
+        C1: x and h0 have the axes above, and I is known.
+        C2: w_ih, w_hh and bias have the axes above.
+        C3: one floating dtype for all.
+        C4: hidden_size and num_layers ≥ 1.
+        C5: h0 is given with carry, and only there.
+
+    Numerics: narrower floats than f32 compute in f32, states included; results rounded once.
+    Source: Elman 1990; `torch.nn.RNN`; RLX `Op::Rnn`.
+    """
+
+    hidden_size: int
+    num_layers: int = 1
+    bidirectional: bool = False
+    carry: bool = False
+    relu: bool = False
+
+    def infer(
+        self,
+        x: TensorType,
+        w_ih: TensorType,
+        w_hh: TensorType,
+        bias: TensorType,
+        h0: TensorType | None = None,
+    ) -> Results:
+        return _stack(self, 1).check(x, w_ih, w_hh, {"bias": bias}, {"h0": h0}, self.carry)
+
+    def decompose(
+        self, x: Value, w_ih: Value, w_hh: Value, bias: Value, h0: Value | None = None
+    ) -> Value | tuple[Value, ...]:
+        def cell(entering: Value, kept: Value, states: Values, _: Value | None) -> Values:
+            total = entering + kept
+            return [total.relu() if self.relu else total.tanh()]
+
+        return _stack(self, 1).run(x, w_ih, w_hh, bias, None, [h0], cell)
+
+
+def _stack(op: Any, gates: int) -> _Stack:
+    return _Stack(op, gates, op.hidden_size, op.num_layers, 2 if op.bidirectional else 1)
+
+
+def _product(x: Value, weight: Value) -> Value:
+    """Products of the last axis of x with the rows of a weight."""
+    return DotGeneral(
+        lhs_contracting=(x.rank - 1,), rhs_contracting=(1,), lhs_batch=(), rhs_batch=()
+    )(x, weight)
+
+
+def _row(x: Value, row: int) -> Value:
+    return x.narrow(0, row, 1).reshape(*x.shape[1:])
+
+
+def _split(x: Value, size: int) -> list[Value]:
+    count = int(x.shape[1]) // size
+    return [x.narrow(1, i * size, size) for i in range(count)]
+
+
+def _sigmoid(x: Value) -> Value:
+    return Logistic()(x)
+
+
+def _joined(values: Sequence[Value], axis: int) -> Value:
+    return values[0] if len(values) == 1 else Concatenate(axis=axis)(*values)
