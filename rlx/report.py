@@ -1,35 +1,20 @@
-"""What a compile decided and what it cost: printed, or shown as HTML in a notebook."""
+"""What a compile decided and what it cost: printed, shown as HTML in a notebook, or as JSON."""
 
 from __future__ import annotations
 
-import html
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, field
+from typing import Any, final
 
+from rlx.dispatch import Choice, DispatchPath, KernelDispatchReport, choice_lines, policy_text
+from rlx.ir.memory_plan import Buffer, MemoryEstimate
 from rlx.ir.plan import Lir
 from rlx.passes.base import PassRecord
 
-
-@final
-@dataclass(frozen=True)
-class Choice:
-    """How the nodes of one op are carried out.
-
-    Attributes:
-        op: the op's name.
-        kind: ``kernel``, ``rule`` or ``decomposition``.
-        implementation: the kernel's name, or the op's.
-        count: how many nodes.
-        refused: kernels that were not taken, with reasons, each reason once.
-    """
-
-    op: str
-    kind: str
-    implementation: str
-    count: int
-    refused: tuple[str, ...] = ()
+_LARGEST = 5
+"""How many buffers are named."""
 
 
 @final
@@ -42,72 +27,147 @@ class CompileReport:
         device: what it was compiled for.
         phases: seconds by phase, in order.
         passes: what each pass did.
-        choices: how nodes are carried out.
+        dispatch: how nodes are carried out, with the reason of every refusal.
         params: number of params and their bytes.
         memory: bytes by kind, as XLA counts them.
         cost: XLA's estimates.
         external: opaque nodes by name.
+        lir: the graph with its plan, from which schedule and memory are estimated.
+        ineffective: options that were set and change nothing here, each with its reason.
+        staging: what is computed once per binding of params, in lines of text; empty where
+            nothing is.
     """
 
     name: str
     device: str
     phases: Mapping[str, float]
     passes: Sequence[PassRecord]
-    choices: Sequence[Choice]
+    dispatch: KernelDispatchReport
     params: tuple[int, int]
     memory: Mapping[str, int]
     cost: Mapping[str, float]
     external: Mapping[str, int]
+    lir: Lir = field(repr=False)
+    ineffective: Sequence[str] = ()
+    staging: Sequence[str] = ()
+
+    @property
+    def choices(self) -> list[Choice]:
+        """How the nodes of each op are carried out, most frequent first."""
+        return list(self.dispatch.summaries)
 
     @property
     def kernels(self) -> list[Choice]:
         """Only the choices that are kernels."""
-        return [c for c in self.choices if c.kind == "kernel"]
+        return self.dispatch.of(DispatchPath.NATIVE)
+
+    @property
+    def estimate(self) -> MemoryEstimate:
+        """What the schedule needs by the graph alone: peak bytes and the largest buffers."""
+        return self.lir.memory()
 
     def __str__(self) -> str:
         lines = [f"{self.name} on {self.device}"]
+        for title, rows in self.sections():
+            if len(rows) == 1:
+                lines.append(f"  {title}: {rows[0].strip()}")
+            elif rows:
+                lines.append(f"  {title}:")
+                lines += [f"    {row}" for row in rows]
+        return "\n".join(lines)
+
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """Titles with their lines of text, in the order of the page; a section may be empty."""
         phases = "  ".join(
             f"{name} {seconds * 1e3:.1f} ms" for name, seconds in self.phases.items()
         )
-        lines.append(f"  phases: {phases}")
         count, size = self.params
-        lines.append(f"  params: {count}, {size:,} bytes")
-        if self.memory:
-            lines.append("  memory: " + "  ".join(f"{k} {v:,} B" for k, v in self.memory.items()))
-        if self.cost:
-            shown = {k: v for k, v in self.cost.items() if k in ("flops", "bytes accessed")}
-            lines.append("  cost: " + "  ".join(f"{k} {v:,.0f}" for k, v in shown.items()))
-        lines.append("  passes:")
-        lines += [f"    {record}" for record in self.passes]
-        lines.append("  implementations:")
-        for choice in self.choices:
-            lines.append(
-                f"    {choice.count:>6} × {choice.op:<24} {choice.kind} {choice.implementation}"
-            )
-            lines += [f"             refused {reason}" for reason in choice.refused]
-        if self.external:
-            lines.append("  opaque: " + ", ".join(f"{n} × {c}" for n, c in self.external.items()))
-        return "\n".join(lines)
+        memory = "  ".join(f"{kind} {size:,} B" for kind, size in self.memory.items())
+        shown = {k: v for k, v in self.cost.items() if k in ("flops", "bytes accessed")}
+        cost = "  ".join(f"{name} {value:,.0f}" for name, value in shown.items())
+        opaque = ", ".join(f"{name} × {count}" for name, count in self.external.items())
+        return [
+            ("phases", [phases] if phases else []),
+            ("params", [f"{count}, {size:,} bytes"]),
+            ("memory", [memory] if memory else []),
+            ("estimate", self._estimate_lines()),
+            ("cost", [cost] if cost else []),
+            ("passes", [line for record in self.passes for line in str(record).split("\n")]),
+            ("dispatch", [policy_text(self.dispatch.policy)]),
+            ("implementations", list(choice_lines(self.dispatch.summaries))),
+            ("staging", list(self.staging)),
+            ("opaque", [opaque] if opaque else []),
+            ("without effect", list(self.ineffective)),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as dicts, lists, texts and numbers."""
+        count, size = self.params
+        return {
+            "name": self.name,
+            "device": self.device,
+            "phases": dict(self.phases),
+            "passes": [_pass_dict(record) for record in self.passes],
+            "dispatch": self.dispatch.to_dict(),
+            "params": {"count": count, "bytes": size},
+            "memory": dict(self.memory),
+            "estimate": _estimate_dict(self.estimate),
+            "cost": dict(self.cost),
+            "external": dict(self.external),
+            "staging": list(self.staging),
+            "without_effect": list(self.ineffective),
+            "fingerprint": self.lir.fingerprint(),
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """``to_dict`` as JSON text.
+
+        Args:
+            indent: blanks per level, None for one line.
+        """
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        from rlx.show.report_page import report_html
+
+        return report_html(self)
+
+    def _estimate_lines(self) -> list[str]:
+        found = self.estimate
+        if not found.buffers:
+            return []
+        lines = [str(found)]
+        lines += [f"{b.nbytes:>14,} B  {b.kind:<8} {b.type} {b.name}" for b in self.largest()]
+        return lines
+
+    def largest(self, count: int = _LARGEST) -> list[Buffer]:
+        """The largest buffers of the estimate."""
+        return self.estimate.largest(count)
 
 
-def choices_of(lir: Lir) -> list[Choice]:
-    """Group the implementations of an LIR by op, most frequent first."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    reasons: dict[tuple[str, str, str], dict[str, None]] = {}
-    for node, made in lir.plan.implementations.items():
-        key = (node.op.op_name, made.kind, made.name)
-        counts[key] += 1
-        reasons.setdefault(key, {}).update(dict.fromkeys(map(str, made.refused)))
-    for name, count in lir.plan.decomposed.items():
-        counts[name, "decomposition", name] += count
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [
-        Choice(op, kind, name, count, tuple(reasons.get((op, kind, name), ())))
-        for (op, kind, name), count in ordered
-    ]
+def _pass_dict(record: PassRecord) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "seconds": record.seconds,
+        "before": record.before,
+        "after": record.after,
+        "changed": record.changed,
+        "notes": list(record.notes),
+    }
+
+
+def _estimate_dict(found: MemoryEstimate) -> dict[str, Any]:
+    return {
+        "peak": found.peak,
+        "total": found.total,
+        "by_kind": dict(found.by_kind),
+        "views": len(found.views),
+        "nested": found.nested,
+        "largest": [
+            {"name": b.name, "type": str(b.type), "bytes": b.nbytes, "kind": b.kind}
+            for b in found.largest(_LARGEST)
+        ],
+    }
 
 
 def external_nodes(lir: Lir) -> dict[str, int]:

@@ -137,19 +137,43 @@ class Session:
         """Compile a module of any level."""
         return self.compile(module, options=options)
 
-    def lower(self, graph: Graph, *, options: CompileOptions | None = None) -> Lir:
-        """Run the passes and the choice of implementations on a static graph."""
-        chosen = CompileOptions() if options is None else options
-        return Compiler(self.backend, graph, flat_signature(graph), chosen).lower(graph)[0]
+    def lower(self, graph: Graph | Module, *, options: CompileOptions | None = None) -> Lir:
+        """Run the passes and the choice of implementations.
 
-    def _from_lir(self, lir: Lir, options: CompileOptions) -> CompiledGraph:
-        signature = flat_signature(lir.graph)
+        Args:
+            graph: a graph, or a module of any level; the plan of one at LIR comes back as it is.
+                Symbols are bound by ``options.dim_binding``.
+            options: what may change the choice.
+
+        Raises:
+            LoweringError, KernelError: nodes without any implementation, all at once.
+            CompileError: the module is an LIR for another platform, or symbols are left.
+        """
+        chosen = CompileOptions() if options is None else options
+        if isinstance(graph, Module):
+            if graph.lir is not None:
+                return self._own(graph.lir)
+            graph = graph.into_mir().graph
+        if chosen.dim_binding:
+            graph = bind(graph, chosen.dim_binding)
+        if graph.symbols:
+            raise CompileError(
+                f"lower {graph.name}: static shapes are required; {', '.join(graph.symbols)} "
+                "are symbolic. Bind them with CompileOptions(dim_binding={...})."
+            )
+        return Compiler(self.backend, graph, flat_signature(graph), chosen).lower(graph)
+
+    def _own(self, lir: Lir) -> Lir:
         if lir.plan.platform != self.backend.platform:
             raise CompileError(
                 f"compile: an LIR is for one platform; this one is for {lir.plan.platform!r} and "
                 f"the session's device is {self.device!r}. Compile its MIR instead."
             )
-        compiler = Compiler(self.backend, lir.graph, signature, options, lir)
+        return lir
+
+    def _from_lir(self, lir: Lir, options: CompileOptions) -> CompiledGraph:
+        signature = flat_signature(lir.graph)
+        compiler = Compiler(self.backend, lir.graph, signature, options, self._own(lir))
         return CompiledGraph(self.backend, lir.graph, signature, options, compiler.build)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, final
 
-from rlx.ir.graph import Graph, Node
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.memory_plan import ALIGNMENT, ArenaPlan, MemoryEstimate, estimate, plan_arena
 from rlx.types import TensorType
 
 
@@ -43,9 +46,15 @@ class Implementation:
 @final
 @dataclass(frozen=True)
 class Refusals:
-    """No implementation exists; every refusal is listed."""
+    """No implementation exists, or none that the options allow; every refusal is listed.
+
+    Attributes:
+        refused: what was not taken, with reasons.
+        demanded: whether an option demands a kernel, and every one refuses.
+    """
 
     refused: tuple[Refusal, ...]
+    demanded: bool = False
 
 
 @final
@@ -54,10 +63,11 @@ class Plan:
     """The decisions of one LIR.
 
     Attributes:
-        implementations: node → how it is carried out (inputs, params and constants left out).
+        implementations: node → how it is carried out (inputs and params left out).
         decomposed: op name → how many nodes were replaced by their decomposition.
         inputs, params, outputs: names and types at the boundary.
         platform: what was decided for.
+        decomposed_refusals: op name → why those nodes were not carried out as they were.
     """
 
     implementations: Mapping[Node, Implementation]
@@ -66,6 +76,43 @@ class Plan:
     params: tuple[tuple[str, TensorType], ...]
     outputs: tuple[TensorType, ...]
     platform: str
+    decomposed_refusals: Mapping[str, tuple[Refusal, ...]] = field(
+        default_factory=dict[str, "tuple[Refusal, ...]"]
+    )
+
+
+@final
+@dataclass(frozen=True)
+class ManifestEntry:
+    """One value at the boundary.
+
+    Attributes:
+        id: position in the schedule of the node that makes it.
+        name: the input's or param's; ``output_0`` and so on for outputs.
+        type: dtype and shape.
+    """
+
+    id: int
+    name: str
+    type: TensorType
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that crosses the boundary, in order."""
+
+    inputs: tuple[ManifestEntry, ...]
+    params: tuple[ManifestEntry, ...]
+    outputs: tuple[ManifestEntry, ...]
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for role in ("inputs", "params", "outputs"):
+            entries: tuple[ManifestEntry, ...] = getattr(self, role)
+            lines.append(f"{role}:")
+            lines += [f"  #{e.id} {e.name}: {e.type}" for e in entries]
+        return "\n".join(lines)
 
 
 @final
@@ -81,14 +128,88 @@ class Lir:
     graph: Graph
     plan: Plan
 
-    def fingerprint(self) -> str:
-        """Digest of the graph and of the names of the chosen kernels."""
-        import hashlib
+    @property
+    def schedule(self) -> tuple[Node, ...]:
+        """The nodes in the order in which they are carried out; inner graphs have their own."""
+        return self.graph.nodes()
 
+    @functools.cached_property
+    def manifest(self) -> Manifest:
+        """Inputs, params and outputs with their ids, names and types."""
+        position = {id(node): i for i, node in enumerate(self.schedule)}
+
+        def entries(values: Iterable[tuple[str, Value]]) -> tuple[ManifestEntry, ...]:
+            return tuple(ManifestEntry(position[id(v.node)], n, v.type) for n, v in values)
+
+        graph = self.graph
+        return Manifest(
+            entries((v.name, v) for v in graph.inputs),
+            entries((v.name, v) for v in graph.params),
+            entries((f"output_{i}", v) for i, v in enumerate(graph.outputs)),
+        )
+
+    @property
+    def dynamic_symbols(self) -> tuple[str, ...]:
+        """Names of the symbolic dims that are left, sorted."""
+        return tuple(
+            sorted({s for node in self.schedule for type_ in node.types for s in type_.symbols})
+        )
+
+    @property
+    def has_dynamic_dims(self) -> bool:
+        """Whether a type holds a symbolic dim."""
+        return bool(self.dynamic_symbols)
+
+    @property
+    def is_fully_static(self) -> bool:
+        """Whether every type has numbers for dims."""
+        return not self.has_dynamic_dims
+
+    @functools.cached_property
+    def _memory(self) -> MemoryEstimate:
+        return estimate(self.graph)
+
+    def memory(self, binding: Mapping[str, int] | None = None) -> MemoryEstimate:
+        """Estimate what the schedule needs: live ranges, peak bytes, the largest buffers, views.
+
+        Args:
+            binding: symbol → size, where dims are symbolic.
+
+        Raises:
+            UnboundDimError: a size is needed that is not bound.
+        """
+        return estimate(self.graph, binding) if binding else self._memory
+
+    def arena(
+        self, binding: Mapping[str, int] | None = None, *, alignment: int = ALIGNMENT
+    ) -> ArenaPlan:
+        """Place every buffer in one arena, for information: XLA makes its own plan.
+
+        Args:
+            binding: symbol → size, where dims are symbolic.
+            alignment: bytes that offsets are multiples of.
+
+        Raises:
+            UnboundDimError: a size is needed that is not bound.
+            CompileError: the alignment is no power of two.
+        """
+        return plan_arena(self.memory(binding), alignment)
+
+    @property
+    def bytes_saved(self) -> int:
+        """How much smaller the arena is than all buffers side by side, in bytes."""
+        return self.arena().bytes_saved
+
+    def fingerprint(self) -> str:
+        """Digest of the graph and of the names of the chosen kernels, inner graphs included."""
         chosen = [
-            self.plan.implementations[n].name
-            for n in self.graph.nodes()
-            if n in self.plan.implementations
+            f"{made.kind} {made.name}"
+            for graph in self.graph.all_graphs()
+            for node in graph.nodes()
+            if (made := self.plan.implementations.get(node)) is not None
         ]
         text = "\n".join([self.graph.fingerprint(), self.plan.platform, *chosen])
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<Lir for {self.plan.platform!r}: {self.graph!r}>"

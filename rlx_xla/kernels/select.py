@@ -1,13 +1,14 @@
 """The one place where a node's implementation is chosen.
 
 Order: forced by option → highest priority that is supported → lowering rule → decomposition →
-an error that lists every refusal.
+refusals, which ``legalize`` puts into one error with those of every other node.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from rlx.errors import KernelError, RegistryError, did_you_mean
@@ -15,6 +16,7 @@ from rlx.ir.graph import Node
 from rlx.ir.op import Op
 from rlx.ir.plan import Implementation, Refusal, Refusals
 from rlx.options.dispatch import KernelDispatch, KernelPolicy
+from rlx.types import TensorType
 from rlx_xla.kernels.base import AbstractKernel, Refused
 from rlx_xla.lowering.registry import rule_for
 
@@ -71,34 +73,38 @@ def load_kernels() -> None:
 def choose(node: Node, platform: str, dispatch: KernelDispatch) -> Implementation | Refusals:
     """Choose how a node is carried out.
 
+    Returns:
+        The choice; refusals where nothing carries the node out, or where an option demands a
+        kernel and every one refuses. A kernel of another platform refuses with that reason.
+
     Raises:
-        KernelError: an option names an unknown kernel, or demands a kernel that refuses.
+        KernelError: an option names an unknown kernel.
     """
-    op = node.op
-    kernels = kernels_for(type(op), platform)
-    policy = dispatch.policy_for(op.op_name)
-    refused: list[Refusal] = []
+    load_kernels()
     if dispatch.forced or dispatch.forbidden:
-        _check_names(dispatch)
+        _check_names(dispatch, platform)
+    op = node.op
+    refused: list[Refusal] = []
+    policy = dispatch.policy_for(op.op_name)
+    kernels = _BY_OP.get(type(op), ())
     if kernels:
-        kernels = sorted(kernels, key=lambda k: k.name not in dispatch.forced)
         types = [v.type for v in node.inputs]
-        for kernel in kernels:
+        for kernel in sorted(kernels, key=lambda k: _rank(k, platform, dispatch)):
             forced = kernel.name in dispatch.forced
-            if kernel.name in dispatch.forbidden:
-                refused.append(Refusal(kernel.name, "forbidden by kernel_dispatch"))
-                continue
-            if policy is KernelPolicy.FORCE_COMMON and not forced:
+            if policy is KernelPolicy.FORCE_COMMON and not forced and platform in kernel.platforms:
                 refused.append(Refusal(kernel.name, "kernel_dispatch forces common lowering"))
                 continue
-            verdict = kernel.supports(op, types, platform)
-            if not isinstance(verdict, Refused):
+            reason = _refusal(kernel, op, types, platform, dispatch)
+            if reason is None:
                 return Implementation("kernel", kernel.name, kernel.lower, tuple(refused))
-            refused.append(Refusal(kernel.name, verdict.reason))
+            refused.append(Refusal(kernel.name, reason))
             if forced:
-                raise _demanded(node, platform, refused)
+                return Refusals(tuple(refused), demanded=True)
         if policy is KernelPolicy.FORCE_NATIVE:
-            raise _demanded(node, platform, refused)
+            return Refusals(tuple(refused), demanded=True)
+    elif op.op_name in dispatch.native_ops:
+        reason = f"no kernel for {op.op_name!r} is registered on any platform"
+        return Refusals((Refusal("kernel_dispatch", reason),), demanded=True)
     rule = rule_for(type(op), platform)
     if rule is not None:
         return Implementation("rule", op.op_name, rule, tuple(refused))
@@ -107,19 +113,33 @@ def choose(node: Node, platform: str, dispatch: KernelDispatch) -> Implementatio
     return Refusals(tuple(refused))
 
 
-def _check_names(dispatch: KernelDispatch) -> None:
-    for name in (*dispatch.forced, *dispatch.forbidden):
+def _rank(kernel: AbstractKernel, platform: str, dispatch: KernelDispatch) -> tuple[object, ...]:
+    """Forced ones first, then those of the platform by priority."""
+    elsewhere = platform not in kernel.platforms
+    return (kernel.name not in dispatch.forced, elsewhere, -kernel.priority, kernel.name)
+
+
+def _refusal(
+    kernel: AbstractKernel,
+    op: Op,
+    types: Sequence[TensorType],
+    platform: str,
+    dispatch: KernelDispatch,
+) -> str | None:
+    """Why a kernel does not carry out an op; None where it does."""
+    if kernel.name in dispatch.forbidden:
+        return "forbidden by kernel_dispatch"
+    if platform not in kernel.platforms:
+        return f"registered for {', '.join(kernel.platforms)}; the platform asked is {platform}"
+    verdict = kernel.supports(op, types, platform)
+    return verdict.reason if isinstance(verdict, Refused) else None
+
+
+def _check_names(dispatch: KernelDispatch, platform: str) -> None:
+    for name in sorted(dispatch.forced | dispatch.forbidden):
         if name not in _KERNELS:
+            listing = ", ".join(f"{k.name} ({', '.join(k.platforms)})" for k in _KERNELS.values())
             raise KernelError(
-                f"kernel_dispatch: kernel {name!r} is not registered; kernels are "
-                f"{', '.join(sorted(_KERNELS))}.{did_you_mean(name, _KERNELS)}"
+                f"kernel_dispatch: kernel {name!r} is not registered (asked for on {platform!r}); "
+                f"kernels are {listing or 'none'}.{did_you_mean(name, _KERNELS)}"
             )
-
-
-def _demanded(node: Node, platform: str, refused: list[Refusal]) -> KernelError:
-    where = f" at {node.location}" if node.location else ""
-    reasons = "".join(f"\n  {r}" for r in refused)
-    return KernelError(
-        f"kernel_dispatch: a kernel is required for {node.op.op_name!r} on {platform!r}{where}; "
-        f"every one refuses:{reasons}\nAllow the lowering rule, or change what the reasons name."
-    )

@@ -226,4 +226,4 @@ def test_report_prints_and_renders(session: rlx.Session) -> None:
     compiled = session.compile(_sum("f32[3]"))
     text = str(compiled.report())
     assert "rule add" in text
-    assert compiled.report()._repr_html_().startswith("<pre>")
+    assert compiled.report()._repr_html_().startswith('<div class="rlx-report">')

@@ -235,8 +235,13 @@ def test_every_missing_op_is_listed_at_once_with_its_refusals_and_line() -> None
     with pytest.raises(LoweringError) as caught:
         legalize(graph, choose, "cpu")
     assert str(caught.value) == (
-        "no lowering for op 'neg' on 'cpu' at model.py:3.\n  neg.cpu.ffi: x is f32\n"
-        "no lowering for op 'abs' on 'cpu' at model.py:3.\n  abs.cpu.ffi: x is f32"
+        'rlx-opt: backend "cpu" doesn\'t claim support for 2 op kind(s):\n'
+        "  no lowering for op 'neg' on 'cpu' at model.py:3: (f32[]) -> f32[].\n"
+        "    neg.cpu.ffi: x is f32\n"
+        "  no lowering for op 'abs' on 'cpu' at model.py:3: (f32[]) -> f32[]. (2 nodes)\n"
+        "    abs.cpu.ffi: x is f32\n"
+        "CompileOptions.supported_ops restricts nothing here: the backend has no kernel, no "
+        "lowering rule and no decomposition for them."
     )
 
 
