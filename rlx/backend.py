@@ -24,8 +24,8 @@ class AbstractExecutable(abc.ABC):
     """A compiled static graph on one device.
 
     Attributes:
-        fast_call: takes one value per graph input in order (host arrays or device arrays);
-            returns a list of device arrays, one per output.
+        fast_call: takes one value per graph input in order (host arrays or device arrays),
+            resident inputs left out; returns a list of device arrays, one per output.
         phases: seconds by phase: ``lower``, ``xla``.
     """
 
@@ -38,7 +38,18 @@ class AbstractExecutable(abc.ABC):
 
     @abc.abstractmethod
     def bind(self, params: Mapping[str, Any]) -> None:
-        """Bind device arrays to params, all at once for calls that start afterwards."""
+        """Bind device arrays to params, all at once for calls that start afterwards.
+
+        Resident inputs (``CompileOptions.resident``) are set in the same way.
+        """
+
+    @abc.abstractmethod
+    def resident(self) -> dict[str, Any]:
+        """Device arrays of the resident inputs that have a value, by name."""
+
+    @abc.abstractmethod
+    def clone(self) -> AbstractExecutable:
+        """The same compiled program with nothing bound."""
 
     @abc.abstractmethod
     def stablehlo(self) -> str:
@@ -81,6 +92,10 @@ class AbstractBackend(abc.ABC):
     @abc.abstractmethod
     def from_device(self, value: Any) -> Any:
         """A device array as a NumPy array."""
+
+    @abc.abstractmethod
+    def is_ready(self, value: Any) -> bool:
+        """Whether a device array has been computed, so that reading it does not wait."""
 
 
 @final

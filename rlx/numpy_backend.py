@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -48,27 +50,54 @@ class NumpyBackend(AbstractBackend):
     def from_device(self, value: Any) -> Any:
         return np.asarray(value)
 
+    def is_ready(self, value: Any) -> bool:
+        return True
+
 
 @final
 class NumpyExecutable(AbstractExecutable):
-    """A graph and its bound params."""
+    """A graph, its bound params and its resident inputs."""
 
     def __init__(self, lir: Lir, options: CompileOptions) -> None:
         """Hold the graph."""
         self._lir = lir
         self._cast = options.cast_inputs
-        self._params: dict[str, Any] = {}
+        names = {v.name for v in lir.graph.inputs}
+        self._fed = {name: n for name, n in options.resident.items() if name in names}
+        self._inputs = [v for v in lir.graph.inputs if v.name not in self._fed]
         self.phases = {}
-        self.fast_call = self._run
+        self._start()
+
+    def _start(self) -> None:
+        self._params: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}
+        self._busy = threading.Lock()
+        self.fast_call = self._run_resident if self._fed else self._run
 
     def caller(self, signature: Signature) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            return signature.rebuild(self._run(*signature.leaves(args, kwargs)))
+            return signature.rebuild(self.fast_call(*signature.leaves(args, kwargs)))
 
         return call
 
     def bind(self, params: Mapping[str, Any]) -> None:
-        self._params = {**self._params, **params}
+        kept = {name: value for name, value in params.items() if name in self._fed}
+        if kept:
+            if not self._busy.acquire(blocking=False):
+                raise self._in_use()
+            try:
+                self._kept = {**self._kept, **kept}
+            finally:
+                self._busy.release()
+        self._params = {**self._params, **{n: v for n, v in params.items() if n not in kept}}
+
+    def resident(self) -> dict[str, Any]:
+        return dict(self._kept)
+
+    def clone(self) -> AbstractExecutable:
+        twin = copy.copy(self)
+        twin._start()
+        return twin
 
     def stablehlo(self) -> str:
         raise RunError(
@@ -83,8 +112,8 @@ class NumpyExecutable(AbstractExecutable):
 
     def _run(self, *inputs: Any) -> list[Any]:
         graph = self._lir.graph
-        if len(inputs) != len(graph.inputs):
-            raise RunError(f"run: required {len(graph.inputs)} inputs; got {len(inputs)}.")
+        if len(inputs) != len(self._inputs):
+            raise RunError(f"run: required {len(self._inputs)} inputs; got {len(inputs)}.")
         bound = self._params  # one binding for the whole call
         missing = [v for v in graph.params if v.name not in bound]
         if missing:
@@ -92,9 +121,34 @@ class NumpyExecutable(AbstractExecutable):
             raise RunError(f"run: params are not set: {listing}. Use set_param or set_params.")
         arrays = [
             checked(v.name, x, v.type, cast=self._cast)
-            for v, x in zip(graph.inputs, inputs, strict=True)
+            for v, x in zip(self._inputs, inputs, strict=True)
         ]
-        return run(graph, [*arrays, *(bound[v.name] for v in graph.params)])
+        fed = iter(arrays)
+        leaves = [self._kept[v.name] if v.name in self._fed else next(fed) for v in graph.inputs]
+        return run(graph, [*leaves, *(bound[v.name] for v in graph.params)])
+
+    def _run_resident(self, *inputs: Any) -> list[Any]:
+        if not self._busy.acquire(blocking=False):
+            raise self._in_use()
+        try:
+            missing = [name for name in self._fed if name not in self._kept]
+            if missing:
+                raise RunError(
+                    f"run: resident inputs have no value yet: {', '.join(map(repr, missing))}. "
+                    "Use set_kept, or pass them to the first run."
+                )
+            outputs = self._run(*inputs)
+            self._kept = {name: outputs[index] for name, index in self._fed.items()}
+            return outputs
+        finally:
+            self._busy.release()
+
+    def _in_use(self) -> RunError:
+        names = ", ".join(map(repr, self._fed))
+        return RunError(
+            f"call of {self._lir.graph.name}: a resident input belongs to one call at a time; "
+            f"{names} is in use by a concurrent call. Give each thread its own clone."
+        )
 
 
 def checked(name: str, value: Any, type_: TensorType, *, cast: bool = False) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -34,6 +35,8 @@ class Signature:
         in_tree: the tracer's own form of the structure of ``(args, kwargs)``, for its backend.
         out_tree: the same for the results.
         fed: for each leaf of ``in_tree`` whether it is an input (else a param, left out).
+        narrow: makes the signature without some inputs where ``flatten`` is given; None where
+            the inputs are positional.
     """
 
     inputs: tuple[str, ...]
@@ -50,6 +53,7 @@ class Signature:
     in_tree: Any = None
     out_tree: Any = None
     fed: tuple[bool, ...] | None = None
+    narrow: Callable[[frozenset[str]], Signature] | None = field(default=None, repr=False)
 
     def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """Return one value per input from the arguments of a call.
@@ -71,6 +75,25 @@ class Signature:
         if self.single:
             return outputs[0]
         return list(outputs) if self.unflatten is None else self.unflatten(outputs)
+
+    def without(self, names: Collection[str]) -> Signature:
+        """The signature of a call that does not pass some inputs.
+
+        Arguments that hold nothing else are left out of the call; the places of others stay and
+        what they hold is not looked at.
+        """
+        left_out = frozenset(names).intersection(self.inputs)
+        if not left_out:
+            return self
+        if self.narrow is not None:
+            return self.narrow(left_out)
+        return dataclasses.replace(
+            self,
+            inputs=tuple(name for name in self.inputs if name not in left_out),
+            weak_types=self.weak_types - left_out,
+            key_inputs={n: impl for n, impl in self.key_inputs.items() if n not in left_out},
+            donated=self.donated - left_out,
+        )
 
     @property
     def is_flat(self) -> bool:

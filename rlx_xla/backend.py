@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -67,6 +68,9 @@ class XlaBackend(AbstractBackend):
     def from_device(self, value: Any) -> Any:
         return from_device(value)
 
+    def is_ready(self, value: Any) -> bool:
+        return bool(value.is_ready())
+
 
 @final
 class XlaExecutable(AbstractExecutable):
@@ -88,7 +92,8 @@ class XlaExecutable(AbstractExecutable):
         lower_seconds = time.perf_counter() - started
         graph = lir.graph
         leaves = (*graph.inputs, *graph.params)
-        donated = signature.donated | options.donate
+        fed = options.resident
+        donated = (signature.donated | options.donate).difference(fed)
         self.loaded = LoadedExecutable(
             lowered.module,
             device=backend.jax_device,
@@ -97,6 +102,7 @@ class XlaExecutable(AbstractExecutable):
             bound=range(len(graph.inputs), len(leaves)),
             weak_results=signature.weak_outputs,
             donated=[i for i, v in enumerate(graph.inputs) if v.name in donated],
+            resident={i: fed[v.name] for i, v in enumerate(graph.inputs) if v.name in fed},
             cast=options.cast_inputs,
             compiler_options=options.compiler_options,
             host_callbacks=lowered.host_callbacks,
@@ -120,6 +126,16 @@ class XlaExecutable(AbstractExecutable):
     def bind(self, params: Mapping[str, Any]) -> None:
         values: dict[int | str, Any] = {**params}
         self.loaded.bind(values)
+
+    def resident(self) -> dict[str, Any]:
+        buffers, names = self.loaded.bound_buffers(), self.loaded.argument_names
+        return {names[i]: buffers[i] for i in self.loaded.resident if i in buffers}
+
+    def clone(self) -> AbstractExecutable:
+        twin = copy.copy(self)
+        twin.loaded = self.loaded.clone()
+        twin.fast_call = twin.loaded.fast_call
+        return twin
 
     def stablehlo(self) -> str:
         return self.loaded.stablehlo()

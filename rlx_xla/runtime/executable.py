@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 import time
@@ -59,7 +60,9 @@ class LoadedExecutable:
         "_bound_buffers",
         "_bytecode",
         "_call",
+        "_committed",
         "_donated",
+        "_effects",
         "_keepalive",
         "_loaded",
         "_lock",
@@ -67,6 +70,7 @@ class LoadedExecutable:
         "_program",
         "_result_avals",
         "_rules",
+        "_watch",
         "argument_names",
         "argument_types",
         "bound",
@@ -179,12 +183,9 @@ class LoadedExecutable:
             self._loaded = self._compile()
         self._program = self._splice_program(host_callbacks)
         watch = "never" if path == "hot" or host_callbacks else "auto"
-        self._call = self._specialise(
-            "always" if composable else watch, effects=effects, committed=committed
-        )
-        self._call.swap_bound(segments(self._layout(), {}))
-        self.fast_call = self._call.call
-        self.fast_call_one = self._call.call_one
+        self._watch = "always" if composable else watch
+        self._effects, self._committed = effects, committed
+        self._prepare_call()
 
     def call(self, *arguments: Any) -> list[jax.Array]:
         """Run with the unbound arguments, in order; ``fast_call`` is the same without a method.
@@ -220,6 +221,14 @@ class LoadedExecutable:
             fixed = {i: b for i, b in buffers.items() if i not in self.resident}
             self._bound_buffers = {**self._bound_buffers, **fixed}
             self._call.swap_bound(segments(self._layout(), self._bound_buffers))
+
+    def clone(self) -> LoadedExecutable:
+        """Return an executable of the same compiled program with nothing bound."""
+        twin = copy.copy(self)
+        twin._lock = threading.Lock()
+        twin._bound_buffers = {}
+        twin._prepare_call()
+        return twin
 
     def bound_buffers(self) -> dict[int, jax.Array]:
         """Return the bound and resident buffers by argument index, those that are set."""
@@ -310,15 +319,22 @@ class LoadedExecutable:
                 usable.append(index)
         return usable
 
-    def _specialise(self, watch: str, *, effects: bool, committed: bool) -> BoundCall:
-        rules = self._rules
+    def _prepare_call(self) -> None:
+        """Make the call functions, with nothing bound."""
+        self._call = self._specialise()
+        self._call.swap_bound(segments(self._layout(), {}))
+        self.fast_call = self._call.call
+        self.fast_call_one = self._call.call_one
+
+    def _specialise(self) -> BoundCall:
+        rules, committed = self._rules, self._committed
         self.result_handlers = tuple(
             jax_client.result_handler(aval, rules.sharding, committed=committed)
             for aval in self._result_avals
         )
-        if self._loaded is None or watch == "always":
+        if self._loaded is None or self._watch == "always":
             dispatch: Any = _never_dispatched
-        elif effects:
+        elif self._effects:
             dispatch = jax_client.executor_with_tokens(self._loaded, self.device)
         else:
             dispatch = self._loaded.execute_sharded
@@ -327,9 +343,9 @@ class LoadedExecutable:
             CallShape(
                 self._layout(),
                 fed,
-                effects=effects,
+                effects=self._effects,
                 one_device=jax_client.is_only_device(),
-                watch=watch,
+                watch=self._watch,
             ),
             CallParts(
                 dispatch=dispatch,

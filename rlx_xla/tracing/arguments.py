@@ -106,7 +106,7 @@ def resolve(
         taken.add(name)
         inside = "/".join(map(_key, path[2:]))
         leaves.append(Leaf(name, inside, argument, value, param))
-    return Arguments(tuple(leaves), tree, made_args, made_kwargs, _whole(leaves, len(args)))
+    return Arguments(tuple(leaves), tree, made_args, made_kwargs, whole_params(leaves, len(args)))
 
 
 def path_names(paths: Sequence[tuple[Any, ...]]) -> list[list[str]]:
@@ -166,7 +166,8 @@ def _positions(params: Any, count: int) -> frozenset[int]:
     return positions
 
 
-def _whole(leaves: Sequence[Leaf], count: int) -> frozenset[int]:
+def whole_params(leaves: Sequence[Leaf], count: int) -> frozenset[int]:
+    """Positions among ``count`` positional arguments that hold params and nothing else."""
     fed = {leaf.argument for leaf in leaves if not leaf.param}
     bound = {leaf.argument for leaf in leaves if leaf.param}
     return frozenset(i for i in range(count) if i in bound and i not in fed)

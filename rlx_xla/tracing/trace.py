@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -18,7 +19,13 @@ from rlx.ops.io import Input, Param
 from rlx.signature import Signature
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
-from rlx_xla.tracing.arguments import Arguments, argument_names, path_names, resolve
+from rlx_xla.tracing.arguments import (
+    Arguments,
+    argument_names,
+    path_names,
+    resolve,
+    whole_params,
+)
 from rlx_xla.tracing.errors import explained, refuse_leaks
 from rlx_xla.tracing.traced import Traced
 from rlx_xla.tracing.walk import JaxprWalker
@@ -134,7 +141,7 @@ def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) ->
         i: keys.key_impl(leaf.dtype) for i, leaf in enumerate(out_leaves) if keys.is_key(leaf)
     }
     in_tree, in_fed = _call_structure(arguments)
-    return Signature(
+    signature = Signature(
         inputs=tuple(leaf.name for leaf in fed),
         outputs=names,
         flatten=None if _is_flat(arguments) else _flattener(in_tree, in_fed),
@@ -158,6 +165,42 @@ def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) ->
         donated=frozenset(leaf.name for leaf in fed if leaf.argument in donated_set),
         x64=bool(jax.config.read("jax_enable_x64")),
     )
+    return dataclasses.replace(signature, narrow=_narrower(arguments, signature))
+
+
+def _narrower(arguments: Arguments, signature: Signature) -> Callable[[frozenset[str]], Signature]:
+    """Return what makes the signature of calls that leave some inputs out, as params are."""
+    # Nothing but the structure is kept: arrays would live as long as the compiled graph.
+    leaves = [dataclasses.replace(leaf, value=None) for leaf in arguments.leaves]
+    args_tree, kwargs_tree = arguments.tree.children()
+    trees = args_tree.children()
+
+    def narrow(names: frozenset[str]) -> Signature:
+        kept = [dataclasses.replace(n, param=n.param or n.name in names) for n in leaves]
+        whole = whole_params(kept, len(trees))
+        places = jax.tree_util.treedef_tuple([t for i, t in enumerate(trees) if i not in whole])
+        in_tree = jax.tree_util.treedef_tuple((places, kwargs_tree))
+        fed = tuple(not n.param for n in kept if n.argument not in whole)
+        positional = [i for i in range(len(trees)) if i not in whole]
+        inputs = [n for n in kept if not n.param]
+        flat = (
+            not kwargs_tree.num_leaves
+            and all(not n.path for n in inputs)
+            and [n.argument for n in inputs] == positional
+        )
+        return dataclasses.replace(
+            signature,
+            inputs=tuple(n.name for n in inputs),
+            flatten=None if flat else _flattener(in_tree, fed),
+            in_tree=in_tree,
+            fed=fed,
+            weak_types=signature.weak_types - names,
+            key_inputs={n: k for n, k in signature.key_inputs.items() if n not in names},
+            donated=signature.donated - names,
+            narrow=None,
+        )
+
+    return narrow
 
 
 def _is_flat(arguments: Arguments) -> bool:
