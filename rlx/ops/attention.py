@@ -24,11 +24,18 @@ class MaskKind(enum.Enum):
     SLIDING_WINDOW = "sliding_window"
     CUSTOM = "custom"
     BIAS = "bias"
+    LENGTHS = "lengths"
 
+
+MASKED = (MaskKind.CUSTOM, MaskKind.BIAS, MaskKind.LENGTHS)
+"""The kinds that take a mask."""
 
 LAYOUTS = ("bshd", "bhsd")
 MASKED_ROWS = ("zeros", "nan", "uniform")
 DTYPES = (DType.F32, DType.BF16, DType.F16, DType.F64)
+LENGTHS = (
+    DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.U16, DType.U32,
+)  # fmt: skip
 FILL = -0.7 * 3.4028235e38
 """What a masked score becomes where a row without keys is uniform; finite in f32."""
 
@@ -40,24 +47,27 @@ class Attention(Op):
     s = q·kᵀ * score_scale;  s = softcap * tanh(s / softcap);  y = softmax(mask(s)) · v
 
     Inputs:
-        q: float[B, S_q, H, D]      layout bshd; [B, H, S_q, D] for bhsd; [B, S_q, H·D] packed.
+        q: float[B, S_q, H, D]      layout bshd; [B, H, S_q, D] for bhsd; heads packed as
+            [B, S_q, H·D], or [S_q, H·D] where B = 1.
         k: float[B, S_k, H_k, D]    H_k divides H: query head h reads key head h // (H / H_k).
         v: float[B, S_k, H_k, D_v]
         mask: custom: bool or number [B, S_k], or broadcastable to [B, H, S_q, S_k]; a key whose
             number is < 0.5 (or false) is hidden. bias: float, broadcastable to
-            [B, H, S_q, S_k], added to the scores.
+            [B, H, S_q, S_k], added to the scores. lengths: int[B]; keys j ≥ lengths[b] are
+            hidden.
 
     Attributes:
         num_heads: H.
         head_dim: D.
         mask_kind: query i stands at position p = S_k − S_q + i. causal: it sees keys j ≤ p.
-            sliding_window: p − window ≤ j ≤ p. custom, bias: see `mask`.
+            sliding_window: p − window ≤ j ≤ p. custom, bias, lengths: see `mask`.
         window: keys seen before the query's own position; for sliding_window only.
         score_scale: factor of the scores; None means head_dim^-½.
         softcap: bound c of c·tanh(s / c), before the mask; None means no bound.
         layout: ``bshd`` or ``bhsd``, the order of the axes of q, k, v and the result.
         masked_rows: a query that sees no key gives ``zeros``, ``nan``, or the mean of all v
             (``uniform``).
+        v_head_dim: D_v, for a check; None takes it from v.
 
     Result:
         float[B, S_q, H, D_v] in the layout of q.
@@ -65,13 +75,15 @@ class Attention(Op):
     Constraints:
         C1: layout and masked_rows are known; num_heads, head_dim ≥ 1; score_scale is finite,
             softcap > 0; window ≥ 0 is given for sliding_window and only there.
-        C2: q, k and v have rank 4, or rank 3 (packed heads) with layout bshd.
+        C2: q, k and v have rank 4, or rank 2 or 3 (packed heads) with layout bshd.
         C3: q, k and v have one dtype of f32, bf16, f16, f64.
         C4: q has num_heads heads of head_dim; k has heads of head_dim, as many as v, and their
-            number divides num_heads.
+            number divides num_heads; the heads of v have v_head_dim elements where it is given.
         C5: q, k and v have one B; k and v have one S_k.
-        C6: mask is given for custom and bias and only there, and broadcasts to [B, H, S_q, S_k].
-        C7: mask is bool or a real number for custom, and has the dtype of q or f32 for bias.
+        C6: mask is given for custom, bias and lengths and only there; it is [B] for lengths, and
+            broadcasts to [B, H, S_q, S_k] for the others.
+        C7: mask is bool or a real number for custom, has the dtype of q or f32 for bias, and is an
+            integer of at least 8 bits, u64 excepted, for lengths.
 
     Numerics: scores and softmax in f32 (f64 for f64); the weights are rounded to the dtype of v
     before the second product, which accumulates in f32 as the first does.
@@ -87,6 +99,7 @@ class Attention(Op):
     softcap: float | None = None
     layout: str = "bshd"
     masked_rows: str = "zeros"
+    v_head_dim: int | None = None
 
     def infer(
         self, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None
@@ -96,8 +109,8 @@ class Attention(Op):
         rank = q.rank
         self.require(
             "C2",
-            rank == k.rank == v.rank and (rank == 4 or (rank == 3 and self.layout == "bshd")),
-            f"q, k and v are required to have rank 4, or rank 3 with layout 'bshd'; got {listing} "
+            rank == k.rank == v.rank and (rank == 4 or (rank in (2, 3) and self.layout == "bshd")),
+            f"q, k and v are required to have rank 4, or 2 or 3 with layout 'bshd'; got {listing} "
             f"with layout {self.layout!r}. Reshape them.",
         )
         self.require(
@@ -109,18 +122,18 @@ class Attention(Op):
         )
         batch, length, keys, kv_heads, v_dim = self._sizes(q, k, v)
         del kv_heads
-        if mask is None or self.mask_kind not in (MaskKind.CUSTOM, MaskKind.BIAS):
+        if mask is None or self.mask_kind not in MASKED:
             self.require(
                 "C6",
-                mask is None and self.mask_kind not in (MaskKind.CUSTOM, MaskKind.BIAS),
-                f"mask is required for mask_kind custom and bias, and only there; got "
+                mask is None and self.mask_kind not in MASKED,
+                f"mask is required for mask_kind custom, bias and lengths, and only there; got "
                 f"{'none' if mask is None else mask} with {self.mask_kind.value}. "
                 "Pass it, leave it out, or choose another mask_kind.",
             )
         else:
             self._check_mask(mask, q.dtype, (batch, self.num_heads, length, keys))
-        if rank == 3:
-            return q.with_shape((batch, length, self.num_heads * v_dim))
+        if rank < 4:
+            return q.with_shape((*q.shape[: rank - 1], self.num_heads * v_dim))
         order = {"b": batch, "s": length, "h": self.num_heads, "d": v_dim}
         return q.with_shape(order[axis] for axis in self.layout)
 
@@ -156,6 +169,14 @@ class Attention(Op):
     def _masked(
         self, scores: Value, mask: Value | None, groups: int, length: Dim, keys: Dim
     ) -> Value:
+        from rlx.ops.shape import BroadcastInDim
+
+        if mask is not None and self.mask_kind is MaskKind.LENGTHS:
+            number = DType.I64 if mask.dtype in (DType.I64, DType.U32) else DType.I32
+            ends = BroadcastInDim(shape=scores.shape, broadcast_dimensions=(0,))(
+                mask.convert(number)
+            )
+            return self._hide(scores, _positions(scores.shape, 4).convert(number) < ends)
         if mask is not None:
             aligned = self._aligned(mask, scores.shape, groups)
             if self.mask_kind is MaskKind.BIAS:
@@ -239,6 +260,8 @@ class Attention(Op):
     def _sizes(self, q: TensorType, k: TensorType, v: TensorType) -> tuple[Dim, Dim, Dim, int, Dim]:
         """B, S_q, S_k, H_k and D_v, after checking C4 and C5."""
         listing = f"q: {q}, k: {k}, v: {v}"
+        if q.rank == 2:
+            q, k, v = (t.with_shape((1, *t.shape)) for t in (q, k, v))
         if q.rank == 3:
             width, packed = (q.shape[2],), (self.num_heads * self.head_dim,)
             key_width, value_width = k.shape[2], v.shape[2]
@@ -273,6 +296,9 @@ class Attention(Op):
         for found, wanted in pairs:
             self.require_same_dims("C4", found, wanted, text)
         self.require("C4", divides, text)
+        if self.v_head_dim is not None:
+            text = f"heads of v_head_dim = {self.v_head_dim} are required in v; got {listing}."
+            self.require_same_dims("C4", (v_dim,), (self.v_head_dim,), text)
         text = f"q, k and v are required to have one B, k and v one S_k; got {listing}. Pad them."
         self.require_same_dims("C5", (k.shape[0], v.shape[0]), (q.shape[0],) * 2, text)
         self.require_same_dims("C5", (key_heads,), (keys,), text)
@@ -280,9 +306,12 @@ class Attention(Op):
 
     def _check_mask(self, mask: TensorType, dtype: DType, full: Shape) -> None:
         custom = self.mask_kind is MaskKind.CUSTOM
+        lengths = self.mask_kind is MaskKind.LENGTHS
         if custom:
             good = mask.dtype is not DType.TOKEN and not mask.dtype.is_complex
             wanted = "bool or a real number"
+        elif lengths:
+            good, wanted = mask.dtype in LENGTHS, "an integer of 8 to 64 bits (no u64)"
         else:
             good, wanted = (
                 mask.dtype in (dtype, DType.F32),
@@ -293,6 +322,10 @@ class Attention(Op):
         )
         self.require("C7", good, text, DTypeError)
         batch, _, _, keys = full
+        if lengths:
+            text = f"mask is required to be [{batch}] for lengths, one for each batch; got {mask}."
+            self.require_same_dims("C6", mask.shape, (batch,), text)
+            return
         target = (batch, keys) if custom and mask.rank == 2 else full
         text = (
             f"mask is required to broadcast to {TensorType(mask.dtype, full)}"

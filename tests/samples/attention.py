@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, InconclusiveDimError, ShapeError
-from rlx.ops.attention import MASKED_ROWS, Attention, MaskKind
+from rlx.ops.attention import LENGTHS, MASKED_ROWS, Attention, MaskKind
 from rlx.tolerances import Tolerance
 from tests.samples.base import FLOATS, ErrorSample, Sample, SymbolicSample, draw
 
@@ -38,8 +38,12 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
             yield _sample(rng, op, dtype, (1, 3, 4, 3, 3), layout)
         for sizes in ((0, 3, 3, 1, 2), (1, 0, 3, 1, 2), (1, 3, 0, 1, 2), (1, 1, 1, 1, 1)):
             yield _sample(rng, Attention(num_heads=2, head_dim=2), dtype, sizes, f"{sizes}")
-        packed = Attention(num_heads=4, head_dim=3)
+        packed = Attention(num_heads=4, head_dim=3, v_head_dim=4)
         yield _sample(rng, packed, dtype, (2, 3, 5, 2, 4), "packed", packed=True)
+        whole = _sample(rng, packed, dtype, (1, 3, 5, 2, 4), "one batch", packed=True)
+        flat = tuple(a.reshape(a.shape[1:]) for a in whole.inputs)
+        yield Sample(whole.op, flat, whole.label, tolerance=whole.tolerance)
+    yield from _lengths(rng)
     for rows in MASKED_ROWS:
         op = Attention(
             num_heads=2, head_dim=4, mask_kind=MaskKind.CAUSAL, masked_rows=rows, layout="bhsd"
@@ -64,6 +68,21 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
         bias[0, 0, 1, 0] = -np.inf
         for dtype in (DType.F32, DType.BF16):
             yield _sample(rng, biased, dtype, (2, 3, 4, 2, 4), f"bias {rows}", bias)
+
+
+def _lengths(rng: np.random.Generator) -> Iterator[Sample]:
+    for number, dtype in enumerate(LENGTHS):
+        op = Attention(
+            num_heads=2,
+            head_dim=4,
+            mask_kind=MaskKind.LENGTHS,
+            layout=("bshd", "bhsd")[number % 2],
+            masked_rows=MASKED_ROWS[number % 3],
+        )
+        mask = np.array([0, 3, 4, rng.integers(1, 4)], dtype.numpy)
+        yield _sample(rng, op, DType.F32, (4, 3, 4, 1, 4), f"lengths {dtype}", mask)
+    more = np.array([-1, 2**40], np.int64)
+    yield _sample(rng, op, DType.BF16, (2, 3, 4, 1, 4), "lengths outside", more)
 
 
 def _sample(
@@ -111,7 +130,8 @@ def error_samples() -> Iterator[ErrorSample]:
         ({"mask_kind": MaskKind.SLIDING_WINDOW, "window": -1}, "window"),
     ):
         yield ErrorSample(op(**changes), good, ShapeError, "C1", match)
-    yield ErrorSample(op(), ("f32[3, 8]",) * 3, ShapeError, "C2", "f32[3, 8]")
+    yield ErrorSample(op(), ("f32[8]",) * 3, ShapeError, "C2", "f32[8]")
+    yield ErrorSample(op(layout="bhsd"), ("f32[3, 8]",) * 3, ShapeError, "C2", "bhsd")
     yield ErrorSample(op(layout="bhsd"), ("f32[1, 3, 8]",) * 3, ShapeError, "C2", "bhsd")
     yield ErrorSample(op(), (*good[:2], "f16[1, 3, 2, 4]"), DTypeError, "C3", "v: f16")
     yield ErrorSample(op(), ("i32[1, 3, 2, 4]",) * 3, DTypeError, "C3", "i32")
@@ -122,6 +142,7 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(op(), three, ShapeError, "C4", "dividing 2")
     packed = ("f32[1, 3, 8]", "f32[1, 3, 6]", "f32[1, 3, 6]")
     yield ErrorSample(op(), packed, ShapeError, "C4", "heads of 4")
+    yield ErrorSample(op(v_head_dim=3), good, ShapeError, "C4", "v_head_dim = 3")
     yield ErrorSample(op(), (*good[:2], "f32[1, 5, 2, 4]"), ShapeError, "C5", "one S_k")
     yield ErrorSample(op(), ("f32[2, 3, 2, 4]", *good[:2]), ShapeError, "C5", "one B")
     symbolic = (good[0], "f32[1, s, 2, 4]", "f32[1, t, 2, 4]")
@@ -132,6 +153,11 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(custom, (*good, "bool[1, 4]"), ShapeError, "C6", "bool[1, 4]")
     yield ErrorSample(custom, (*good, "bool[1, 1, 1, 1, 3]"), ShapeError, "C6", "broadcast")
     yield ErrorSample(bias, (*good, "f32[2, 2, 3, 3]"), ShapeError, "C6", "f32[2, 2, 3, 3]")
+    lengths = op(mask_kind=MaskKind.LENGTHS)
+    yield ErrorSample(lengths, good, ShapeError, "C6", "got none with lengths")
+    yield ErrorSample(lengths, (*good, "i32[2]"), ShapeError, "C6", "one for each batch")
+    yield ErrorSample(lengths, (*good, "i32[1, 3]"), ShapeError, "C6", "i32[1, 3]")
+    yield ErrorSample(lengths, (*good, "u64[1]"), DTypeError, "C7", "u64[1]")
     yield ErrorSample(custom, (*good, "c64[1, 3]"), DTypeError, "C7", "real number")
     yield ErrorSample(bias, (*good, "bool[3, 3]"), DTypeError, "C7", "required to be f32")
 
@@ -144,3 +170,8 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
     op = Attention(num_heads=4, head_dim=8, mask_kind=MaskKind.CUSTOM)
     yield SymbolicSample(op, (q, k, k, "bool[b, t]"), binding)
     yield SymbolicSample(op, (q, k, k, "bool[1, 1, s, t]"), binding)
+    op = Attention(num_heads=4, head_dim=8, mask_kind=MaskKind.LENGTHS)
+    yield SymbolicSample(op, (q, k, k, "i32[b]"), binding)
+    op = Attention(num_heads=4, head_dim=8, v_head_dim=8)
+    packed = ("f32[s, 32]", "f32[t, 16]", "f32[t, 16]")
+    yield SymbolicSample(op, packed, {"s": 3, "t": 4})

@@ -13,8 +13,10 @@ from rlx.ir.op import Op
 from rlx.ops.normalization import (
     AdaLayerNorm,
     BatchNormInference,
+    GatedResidual,
     GroupNorm,
     LayerNorm,
+    LayerNorm2d,
     LogSoftmax,
     RmsNorm,
     Softmax,
@@ -50,6 +52,13 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
             for rms in (False, True):
                 arrays = tuple(draw(rng, dtype, s) for s in (shape, small, small))
                 yield Sample(AdaLayerNorm(rms=rms), arrays, f"{dtype}{list(shape)} rms={rms}")
+        for shape in ((2, 6, 5, 3), (1, 1, 1, 1), (0, 2, 1, 1), (1, 63, 0, 2)):
+            vectors = (draw(rng, dtype, (shape[1],)) for _ in range(2))
+            op = LayerNorm2d(eps=1e-3)
+            yield Sample(op, (draw(rng, dtype, shape), *vectors), f"{dtype}{list(shape)}")
+        for shape, gate in (((2, 5, 63), (2, 1, 63)), ((3, 65), ()), ((0, 3), (3,)), ((1,), (1,))):
+            arrays = tuple(draw(rng, dtype, s) for s in (shape, shape, gate))
+            yield Sample(GatedResidual(), arrays, f"{dtype}{list(shape)} gate {list(gate)}")
     yield _large(rng)
 
 
@@ -98,6 +107,20 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(ada, ("f32[3]", "f32[3]", "f32[1, 3]"), ShapeError, "C2", "shift")
     yield ErrorSample(ada, ("f32[2, 3]", "f32[3]", "f16[3]"), DTypeError, "C3", "shift")
     yield ErrorSample(_make(ada, eps=0.0), ("f32[3]",) * 3, ShapeError, "C4", "eps")
+    pixels = LayerNorm2d
+    yield ErrorSample(pixels, ("f32[2, 3]", "f32[3]", "f32[3]"), ShapeError, "C1", "[N, C, H, W]")
+    image = "f32[1, 3, 2, 2]"
+    yield ErrorSample(pixels, (image, "f32[3]", "f32[2]"), ShapeError, "C2", "beta")
+    yield ErrorSample(pixels, (image, "f16[3]", "f32[3]"), DTypeError, "C3", "gamma")
+    yield ErrorSample(
+        _make(pixels, eps=0.0), (image, "f32[3]", "f32[3]"), ShapeError, "C4", "got 0.0"
+    )
+    gated = GatedResidual
+    yield ErrorSample(gated, ("f32[2, 3]", "f32[3]", "f32[3]"), ShapeError, "C1", "y is required")
+    yield ErrorSample(gated, ("f32[2, 3]", "f32[2, 3]", "f32[2]"), ShapeError, "C2", "gate")
+    yield ErrorSample(gated, ("f32[3]", "f32[3]", "f32[1, 3]"), ShapeError, "C2", "f32[1, 3]")
+    yield ErrorSample(gated, ("f32[3]", "f16[3]", "f32[3]"), DTypeError, "C3", "y is required")
+    yield ErrorSample(gated, ("i32[3]", "i32[3]", "i32[3]"), DTypeError, "C3", "floating")
 
 
 def symbolic_samples() -> Iterator[SymbolicSample]:
@@ -112,6 +135,10 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
         {"b": 1, "c": 2, "s": 3},
     )
     yield SymbolicSample(BatchNormInference(), ("f32[b, d]", *vectors, *vectors), {"b": 2, "d": 3})
+    yield SymbolicSample(LayerNorm2d(), ("f32[b, d, 3, s]", *vectors), {"b": 2, "d": 3, "s": 2})
+    yield SymbolicSample(
+        GatedResidual(), ("f32[b, s, d]", "f32[b, s, d]", "f32[b, 1, d]"), {"b": 2, "s": 2, "d": 3}
+    )
     yield SymbolicSample(
         AdaLayerNorm(), ("f32[b, s, d]", "f32[b, 1, d]", "f32[d]"), {"b": 2, "s": 2, "d": 3}
     )

@@ -85,6 +85,21 @@ def test_keys_hidden_by_a_mask(rng: np.random.Generator, shape: tuple[int, ...],
 
 
 @pytest.mark.parametrize("rows", ["zeros", "nan", "uniform"])
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_keys_beyond_a_length(rng: np.random.Generator, layout: str, rows: str) -> None:
+    op = Attention(num_heads=4, head_dim=8, mask_kind=MaskKind.CUSTOM, masked_rows=rows)
+    q, k, v = draw(rng, 3, 5, 2)
+    lengths = np.array([0, rng.integers(1, 5)], np.int32)
+    seen = np.broadcast_to(np.arange(5) < lengths[:, None, None, None], (2, 4, 3, 5))
+    wanted = reference(op, q, k, v, seen)
+    given = op.replace(mask_kind=MaskKind.LENGTHS, layout=layout)
+    arrays = [x.swapaxes(1, 2) if layout == "bhsd" else x for x in (q, k, v)]
+    found = given.evaluate(*arrays, lengths)
+    found = found.swapaxes(1, 2) if layout == "bhsd" else found
+    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", ["zeros", "nan", "uniform"])
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (1, 4, 1, 5), (2, 1, 3, 5), (2, 4, 3, 5)])
 def test_bias(rng: np.random.Generator, shape: tuple[int, ...], rows: str) -> None:
     op = Attention(num_heads=4, head_dim=8, mask_kind=MaskKind.BIAS, masked_rows=rows)
@@ -110,6 +125,15 @@ def test_packed_heads(rng: np.random.Generator) -> None:
     packed = [x.reshape(*x.shape[:2], -1) for x in (q, k, v)]
     wanted = op.evaluate(q, k, v).reshape(2, 3, 12)
     np.testing.assert_array_equal(op.evaluate(*packed), wanted)
+
+
+def test_one_batch_without_its_axis(rng: np.random.Generator) -> None:
+    op = Attention(num_heads=4, head_dim=8, mask_kind=MaskKind.CUSTOM, v_head_dim=3)
+    packed = [x[:1].reshape(1, x.shape[1], -1) for x in draw(rng, 3, 5, 2)]
+    mask = np.array([[1, 0, 1, 1, 0]], np.float64)
+    wanted = op.evaluate(*packed, mask)
+    found = op.evaluate(*(x[0] for x in packed), mask)
+    np.testing.assert_array_equal(found, wanted[0])
 
 
 def test_grouped_heads_are_not_repeated() -> None:

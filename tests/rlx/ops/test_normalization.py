@@ -10,8 +10,10 @@ import pytest
 from rlx.ops.normalization import (
     AdaLayerNorm,
     BatchNormInference,
+    GatedResidual,
     GroupNorm,
     LayerNorm,
+    LayerNorm2d,
     LogSoftmax,
     RmsNorm,
     Softmax,
@@ -82,6 +84,25 @@ def test_ada_layer_norm(x: Array, rng: np.random.Generator) -> None:
     scale, shift = rng.uniform(-1, 1, (2, 2, 1, 5))
     wanted = normalise(x, -1, 1e-6) * (1 + scale) + shift
     np.testing.assert_allclose(AdaLayerNorm().evaluate(x, scale, shift), wanted, rtol=1e-10)
+
+
+def test_layer_norm2d(rng: np.random.Generator) -> None:
+    x = rng.uniform(-3, 3, (2, 6, 4, 5))
+    gamma, beta = rng.uniform(-1, 1, (2, 6))
+    wanted = np.empty_like(x)
+    for n, i, j in np.ndindex(2, 4, 5):
+        wanted[n, :, i, j] = normalise(x[n, :, i, j], 0, 1e-4) * gamma + beta
+    found = LayerNorm2d(eps=1e-4).evaluate(x, gamma, beta)
+    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+def test_gated_residual(x: Array, rng: np.random.Generator) -> None:
+    y, gate = rng.uniform(-1, 1, x.shape), rng.uniform(-1, 1, (2, 1, 5))
+    np.testing.assert_allclose(GatedResidual().evaluate(x, y, gate), x + gate * y, rtol=1e-12)
+    halves = tuple(a.astype(np.float16) for a in (x, y, gate))
+    wide = (a.astype(np.float32) for a in halves)
+    wanted = (lambda a, b, c: a + c * b)(*wide).astype(np.float16)
+    np.testing.assert_array_equal(GatedResidual().evaluate(*halves), wanted)
 
 
 def test_half_precision_keeps_its_statistics_in_f32() -> None:

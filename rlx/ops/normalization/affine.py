@@ -1,0 +1,245 @@
+"""The norms with a learned gain and offset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlx import dims
+from rlx.errors import InconclusiveDimError
+from rlx.ir.op import Op, define_op
+from rlx.ops.normalization import moments
+from rlx.types import TensorType
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Value
+
+
+@define_op("layer_norm")
+class LayerNorm(Op):
+    """Layer normalisation along one axis, with the biased variance.
+
+    y = (x − mean(x)) / sqrt(mean((x − mean(x))²) + eps) * gamma + beta
+
+    Inputs:
+        x: float[..., D, ...]   D is the size of `axis`.
+        gamma: float[D]         gain.
+        beta: float[D]          offset.
+
+    Attributes:
+        axis: position of D in x; negative counts from the end.
+        eps: added to the variance, in units of x²; > 0.
+
+    Result:
+        Same type as x.
+
+    Constraints:
+        C1: axis is in range for x.
+        C2: shape(gamma) = shape(beta) = [D].
+        C3: one floating dtype for all.
+        C4: eps is finite and > 0.
+
+    Numerics: narrower floats than f32 compute in f32; result rounded once.
+    Source: Ba et al. 2016, arXiv:1607.06450; RLX `Op::LayerNorm`.
+    """
+
+    axis: int = -1
+    eps: float = 1e-5
+
+    def infer(self, x: TensorType, gamma: TensorType, beta: TensorType) -> TensorType:
+        return moments.affine_norm(self, self.axis, self.eps, x, gamma=gamma, beta=beta)
+
+    def decompose(self, x: Value, gamma: Value, beta: Value) -> Value:
+        wide = moments.wide(x)
+        normal = moments.standardised(wide, (self.axis % x.rank,), self.eps)
+        return moments.affine(normal, self.axis, gamma, beta).convert(x.dtype)
+
+
+@define_op("layer_norm2d")
+class LayerNorm2d(Op):
+    """Layer normalisation over the channels of each pixel of an NCHW tensor.
+
+    y = (x − mean(x)) / sqrt(mean((x − mean(x))²) + eps) * gamma + beta, statistics over C
+
+    Inputs:
+        x: float[N, C, H, W]
+        gamma: float[C]   gain.
+        beta: float[C]    offset.
+
+    Attributes:
+        eps: added to the variance, in units of x²; > 0.
+
+    Result:
+        Same type as x.
+
+    Constraints:
+        C1: x has rank 4.
+        C2: shape(gamma) = shape(beta) = [C].
+        C3: one floating dtype for all.
+        C4: eps is finite and > 0.
+
+    Numerics: narrower floats than f32 compute in f32; result rounded once.
+    Source: Liu et al. 2022, arXiv:2201.03545; RLX `Op::LayerNorm2d`.
+    """
+
+    eps: float = 1e-6
+
+    def infer(self, x: TensorType, gamma: TensorType, beta: TensorType) -> TensorType:
+        self.require(
+            "C1", x.rank == 4, f"x is required to be [N, C, H, W]; got {x}. Reshape it to rank 4."
+        )
+        return moments.affine_norm(self, 1, self.eps, x, gamma=gamma, beta=beta)
+
+    def decompose(self, x: Value, gamma: Value, beta: Value) -> Value:
+        return LayerNorm(axis=1, eps=self.eps)(x, gamma, beta)
+
+
+@define_op("rms_norm")
+class RmsNorm(Op):
+    """Root-mean-square normalisation along one axis.
+
+    y = x / sqrt(mean(x²) + eps) * gamma + beta
+
+    Inputs:
+        x: float[..., D, ...]   D is the size of `axis`.
+        gamma: float[D]         gain.
+        beta: float[D]          offset; zeros when the model has none.
+
+    Attributes:
+        axis: position of D in x; negative counts from the end.
+        eps: added to the mean square, in units of x²; > 0.
+
+    Result:
+        Same type as x.
+
+    Constraints:
+        C1: axis is in range for x.
+        C2: shape(gamma) = shape(beta) = [D].
+        C3: one floating dtype for all.
+        C4: eps is finite and > 0.
+
+    Numerics: narrower floats than f32 compute in f32; result rounded once.
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467; RLX `Op::RmsNorm`.
+    """
+
+    axis: int = -1
+    eps: float = 1e-6
+
+    def infer(self, x: TensorType, gamma: TensorType, beta: TensorType) -> TensorType:
+        return moments.affine_norm(self, self.axis, self.eps, x, gamma=gamma, beta=beta)
+
+    def decompose(self, x: Value, gamma: Value, beta: Value) -> Value:
+        wide = moments.wide(x)
+        mean_square = (wide * wide).mean(self.axis, keepdims=True)
+        normal = wide * moments.rsqrt(mean_square + self.eps)
+        return moments.affine(normal, self.axis, gamma, beta).convert(x.dtype)
+
+
+@define_op("group_norm")
+class GroupNorm(Op):
+    """Group normalisation of [N, C, …]: over each group of channels and all places.
+
+    y = (x − mean(x)) / sqrt(var(x) + eps) * gamma + beta, statistics over (C / num_groups, …)
+
+    Inputs:
+        x: float[N, C, ...]
+        gamma: float[C]   gain.
+        beta: float[C]    offset.
+
+    Attributes:
+        num_groups: how many groups of neighbouring channels.
+        eps: added to the biased variance, in units of x²; > 0.
+
+    Result:
+        Same type as x.
+
+    Constraints:
+        C1: x has at least the axes N and C.
+        C2: shape(gamma) = shape(beta) = [C].
+        C3: one floating dtype for all.
+        C4: eps is finite and > 0.
+        C5: num_groups > 0 divides C.
+
+    Numerics: narrower floats than f32 compute in f32; result rounded once.
+    Source: Wu & He 2018, arXiv:1803.08494; RLX `Op::GroupNorm`.
+    """
+
+    num_groups: int
+    eps: float = 1e-5
+
+    def infer(self, x: TensorType, gamma: TensorType, beta: TensorType) -> TensorType:
+        self.require(
+            "C1", x.rank >= 2, f"x is required to have axes N and C; got {x}. Add the missing axis."
+        )
+        result = moments.affine_norm(self, 1, self.eps, x, gamma=gamma, beta=beta)
+        channels = x.shape[1]
+        text = (
+            f"num_groups is required to divide C = {channels}, axis 1 of x: {x}; "
+            f"got {self.num_groups}. Choose a divisor of C."
+        )
+        self.require("C5", self.num_groups > 0, text)
+        try:
+            divides = dims.divisible(channels, self.num_groups)
+        except InconclusiveDimError as error:
+            raise InconclusiveDimError(
+                f"{self.op_name} [C5]: {text} {error}", label="C5"
+            ) from error
+        self.require("C5", divides, text)
+        return result
+
+    def decompose(self, x: Value, gamma: Value, beta: Value) -> Value:
+        batch, channels, *places = x.shape
+        size = dims.exact_div(channels, self.num_groups)
+        grouped = moments.wide(x).reshape(batch, self.num_groups, size, *places)
+        normal = moments.standardised(grouped, tuple(range(2, grouped.rank)), self.eps)
+        return moments.affine(normal.reshape(*x.shape), 1, gamma, beta).convert(x.dtype)
+
+
+@define_op("batch_norm_inference")
+class BatchNormInference(Op):
+    """Batch normalisation with given statistics; features are the last axis.
+
+    y = (x − mean) / sqrt(variance + eps) * gamma + beta
+
+    Inputs:
+        x: float[..., D]
+        gamma: float[D]      gain.
+        beta: float[D]       offset.
+        mean: float[D]       in units of x.
+        variance: float[D]   in units of x².
+
+    Attributes:
+        eps: added to the variance, in units of x²; > 0.
+
+    Result:
+        Same type as x.
+
+    Constraints:
+        C1: x has at least one axis.
+        C2: gamma, beta, mean and variance have shape [D].
+        C3: one floating dtype for all.
+        C4: eps is finite and > 0.
+
+    Numerics: narrower floats than f32 compute in f32; result rounded once.
+    Source: Ioffe & Szegedy 2015, arXiv:1502.03167; RLX `Op::BatchNormInference`.
+    """
+
+    eps: float = 1e-5
+
+    def infer(
+        self,
+        x: TensorType,
+        gamma: TensorType,
+        beta: TensorType,
+        mean: TensorType,
+        variance: TensorType,
+    ) -> TensorType:
+        return moments.affine_norm(
+            self, -1, self.eps, x, gamma=gamma, beta=beta, mean=mean, variance=variance
+        )
+
+    def decompose(self, x: Value, gamma: Value, beta: Value, mean: Value, variance: Value) -> Value:
+        # The per-feature factors are computed before the broadcast, once.
+        scale = moments.rsqrt(moments.wide(variance) + self.eps)
+        centred = moments.wide(x) - moments.wide(mean).broadcast_to(x.shape)
+        normal = centred * scale.broadcast_to(x.shape)
+        return moments.affine(normal, -1, gamma, beta).convert(x.dtype)
