@@ -1,19 +1,22 @@
 """What a backend is, and how one is found for a device name.
 
 A backend is found through the entry-point group ``rlx.backends`` at the first use of a device
-name, or registered with ``register_backend``. ``interpret`` is the NumPy backend of RLX itself.
+name, or registered with ``register_backend``. An entry point has the device's name and names a
+function of the full device name (``cuda:1``) that returns the backend; one called ``*`` names a
+function that returns such functions by device name. ``interpret`` is the NumPy backend of RLX.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import Any, final
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from rlx.errors import DeviceError, did_you_mean
+from rlx.device_names import split, unregistered
+from rlx.errors import DeviceError, RegistryError
 from rlx.ir.graph import Node
+from rlx.ir.op import Op
 from rlx.ir.plan import Implementation, Lir, Refusals
 from rlx.options.compile import CompileOptions
 from rlx.signature import Signature
@@ -76,6 +79,10 @@ class AbstractBackend(abc.ABC):
     platform: str
 
     @abc.abstractmethod
+    def claims(self, op: type[Op]) -> bool:
+        """Whether there is a way to carry out an op, for some attributes and types."""
+
+    @abc.abstractmethod
     def choose(self, node: Node, options: CompileOptions) -> Implementation | Refusals:
         """Choose how a node is carried out."""
 
@@ -98,49 +105,51 @@ class AbstractBackend(abc.ABC):
         """Whether a device array has been computed, so that reading it does not wait."""
 
 
-@final
-@dataclass(frozen=True)
-class _Unreachable:
-    """A device that RLX knows and that XLA does not reach."""
-
-    title: str
-
-
-_UNREACHABLE = {
-    "metal": _Unreachable("Metal"), "mlx": _Unreachable("MLX"), "ane": _Unreachable("ANE"),
-    "wgpu": _Unreachable("GPU (wgpu)"), "vulkan": _Unreachable("Vulkan"),
-    "opengl": _Unreachable("OpenGl"), "directx": _Unreachable("DirectX"),
-    "webgpu": _Unreachable("WebGpu"), "oneapi": _Unreachable("OneApi"),
-    "xdna": _Unreachable("Xdna"), "egpu": _Unreachable("Egpu"),
-    "hexagon": _Unreachable("Hexagon"), "qnn": _Unreachable("QNN"),
-}  # fmt: skip
-
-_XLA_DEVICES = ("cpu", "cuda", "gpu", "rocm", "tpu")
-"""Names that the package rlx-xla registers where it is installed."""
-
 Factory = Callable[[str], AbstractBackend]
 _FACTORIES: dict[str, Factory] = {}
+_GROUP = "rlx.backends"
+_ANY = "*"
+"""Name of entry points whose function tells at run time which devices it has."""
 
 
 def register_backend(device: str, factory: Factory) -> None:
     """Make a device name known; replaces an earlier factory of that name.
 
     Args:
-        device: the name without an index: ``"cuda"``.
+        device: the name without an index: ``"cuda"``; an alias of RLX's stands for its device.
         factory: called with the full name (``"cuda:1"``); returns the backend.
+
+    Raises:
+        RegistryError: the name holds an index, or the factory cannot be called.
     """
-    _FACTORIES[device] = factory
+    plain, index = split(device)
+    if index or ":" in device or plain == _ANY:
+        raise RegistryError(
+            f"register_backend: a device name without an index is required; got {device!r}. "
+            f"Register {plain!r}; the factory gets the index."
+        )
+    if not callable(factory):
+        raise RegistryError(
+            f"register_backend: a function of the device's name is required for {device!r}; got "
+            f"{type(factory).__name__}."
+        )
+    _FACTORIES[plain] = factory
 
 
 def registered_devices() -> list[str]:
-    """Device names that have a backend, whether or not such a device is attached."""
-    return sorted({*_FACTORIES, "interpret", *(p.name for p in entry_points(group="rlx.backends"))})
+    """Device names that have a backend, whether or not such a device is attached.
+
+    The platforms of PJRT plugins are known once one of them was used; ``available_devices``
+    looks for them.
+    """
+    named = {p.name for p in entry_points(group=_GROUP)} - {_ANY}
+    return sorted({*_FACTORIES, "interpret", *named})
 
 
 def available_devices() -> list[str]:
-    """Names of the devices that can be used here and now."""
+    """Names of the devices that can be used here and now, those of PJRT plugins included."""
     found: list[str] = []
-    for name in registered_devices():
+    for name in sorted({*registered_devices(), *_discovered()}):
         try:
             backend_for(name)
         except DeviceError:
@@ -150,51 +159,52 @@ def available_devices() -> list[str]:
 
 
 def backend_for(device: str) -> AbstractBackend:
-    """Return the backend of a device name.
+    """Return the backend of a device name, in any of its spellings.
 
     Raises:
         DeviceError: the name is unknown, or no such device is attached; the available are listed.
+        RegistryError: two packages bring a backend for the name.
     """
-    if not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DeviceError(f"device: a name such as 'cpu' or 'cuda:1' is required; got {device!r}.")
-    kind = device.partition(":")[0].lower()
-    factory = _FACTORIES.get(kind)
+    plain, index = split(device)
+    factory = _FACTORIES.get(plain) or _find(plain)
     if factory is None:
-        factory = _find(kind)
-    if factory is None:
-        raise _unknown(device, kind)
-    return factory(device.lower())
+        raise unregistered(device, registered_devices())
+    return factory(f"{plain}:{index}" if index else plain)
 
 
-def _find(kind: str) -> Factory | None:
-    if kind == "interpret":
+def _find(name: str) -> Factory | None:
+    if name == "interpret":
         from rlx.numpy_backend import create
 
-        _FACTORIES[kind] = create
-        return create
-    for point in entry_points(group="rlx.backends", name=kind):
-        factory: Factory = point.load()
-        _FACTORIES[kind] = factory
-        return factory
-    return None
+        return _FACTORIES.setdefault(name, create)
+    points = list({p.value: p for p in entry_points(group=_GROUP, name=name)}.values())
+    if len(points) > 1:
+        listing = ", ".join(f"{p.value} ({_package(p)})" for p in points)
+        raise RegistryError(
+            f"device {name!r}: one backend is required; entry points bring {listing}. Uninstall "
+            "one, or choose with rlx.register_backend."
+        )
+    factory = _load(points[0]) if points else _discovered().get(name)
+    return None if factory is None else _FACTORIES.setdefault(name, factory)
 
 
-def _unknown(device: str, kind: str) -> DeviceError:
-    known = registered_devices()
-    listing = ", ".join(known)
-    if kind in _UNREACHABLE:
-        return DeviceError(
-            f"device {_UNREACHABLE[kind].title} is not available — XLA does not reach it; "
-            f"registered: {listing}. Register a backend for it with rlx.register_backend, or "
-            "install a PJRT plugin."
-        )
-    if kind in _XLA_DEVICES:
-        return DeviceError(
-            f"no backend registered for device {device!r}; registered: {listing}. "
-            "Install rlx-xla, which registers XLA's devices (pip install rlx-xla)."
-        )
-    names = [*known, *_XLA_DEVICES, *_UNREACHABLE]
-    return DeviceError(
-        f"no backend registered for device {device!r}; registered: {listing}."
-        f"{did_you_mean(kind, names)} Add one with rlx.register_backend."
-    )
+def _discovered() -> dict[str, Factory]:
+    """Devices that packages find at run time: the platforms of PJRT plugins."""
+    found: dict[str, Factory] = {}
+    for point in entry_points(group=_GROUP, name=_ANY):
+        found.update(_load(point)())
+    return found
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise DeviceError(
+            f"device {point.name!r}: its backend {point.value} of {_package(point)} does not load: "
+            f"{error}. Reinstall that package."
+        ) from error
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an unknown package"

@@ -15,6 +15,7 @@ from rlx.errors import RunError
 from rlx.host_values import cast_array, python_array
 from rlx.ir.graph import Node
 from rlx.ir.interpret import run
+from rlx.ir.op import Op
 from rlx.ir.plan import Implementation, Lir, Refusals
 from rlx.options.compile import CompileOptions
 from rlx.signature import Signature
@@ -33,6 +34,9 @@ class NumpyBackend(AbstractBackend):
 
     device = "interpret"
     platform = "numpy"
+
+    def claims(self, op: type[Op]) -> bool:
+        return True
 
     def choose(self, node: Node, options: CompileOptions) -> Implementation | Refusals:
         return Implementation("rule", node.op.op_name, node.op.evaluate)

@@ -13,19 +13,22 @@ from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.dtypes import DType
 from rlx.errors import CompileError, RunError
 from rlx.ir.graph import Graph, Node
+from rlx.ir.op import Op
 from rlx.ir.plan import Implementation, Lir, Refusals
 from rlx.options.compile import CompileOptions
 from rlx.signature import Signature
 from rlx.types import TensorType
 from rlx_xla._jax_compat import keys
-from rlx_xla.kernels.select import choose
+from rlx_xla.kernels.select import choose, kernels_for
 from rlx_xla.lowering.module import lower_to_module
+from rlx_xla.lowering.registry import LEAVES, PLATFORMS, add_platform, rule_for
 from rlx_xla.runtime.calling import rebuild_from, tree_call
 from rlx_xla.runtime.client import (
     device_name,
     find_device,
     from_device,
     host_memory,
+    plugin_platforms,
     to_device,
 )
 from rlx_xla.runtime.executable import LoadedExecutable
@@ -42,6 +45,11 @@ def create(device: str) -> AbstractBackend:
     return XlaBackend(device)
 
 
+def plugins() -> dict[str, Callable[[str], AbstractBackend]]:
+    """The platforms of installed PJRT plugins (entry point ``*`` of ``rlx.backends``)."""
+    return dict.fromkeys(plugin_platforms(), create)
+
+
 @final
 class XlaBackend(AbstractBackend):
     """Compiles for one device through XLA."""
@@ -52,6 +60,12 @@ class XlaBackend(AbstractBackend):
         self.device = device_name(self.jax_device)
         kind = self.device.partition(":")[0]
         self.platform = _PLATFORMS.get(kind, kind)
+        if kind not in PLATFORMS:
+            add_platform(self.platform)
+
+    def claims(self, op: type[Op]) -> bool:
+        known = op.op_name in LEAVES or rule_for(op, self.platform) is not None
+        return known or op.has_decompose or bool(kernels_for(op, self.platform))
 
     def choose(self, node: Node, options: CompileOptions) -> Implementation | Refusals:
         return choose(node, self.platform, options.kernel_dispatch)

@@ -18,7 +18,7 @@ from rlx.types import TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import func, ir
 from rlx_xla.lowering.context import LoweringContext, location_of
-from rlx_xla.lowering.registry import LEAVES, PLATFORMS, rule_for
+from rlx_xla.lowering.registry import LEAVES, PLATFORMS, is_platform, rule_for
 
 Emit = Callable[..., Any]
 
@@ -167,7 +167,7 @@ def lower_to_module(
     Raises:
         LoweringError: an op has no rule, or MLIR finds the module malformed.
     """
-    if platform not in PLATFORMS:
+    if not is_platform(platform):
         raise LoweringError(f"lowering: platform is one of {PLATFORMS}; got {platform!r}.")
     lowering = ModuleLowering(platform, portable=portable, emitters=emitters)
     with lowering.context, ir.Location.unknown():

@@ -14,6 +14,18 @@ from rlx.ir.op import Op, all_ops
 Rule: TypeAlias = Callable[..., Any]
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+_PLUGINS: set[str] = set()
+
+
+def add_platform(name: str) -> None:
+    """Allow lowering for the platform of a PJRT plugin, with the rules for every platform."""
+    _PLUGINS.add(name)
+
+
+def is_platform(name: str) -> bool:
+    """Whether there is lowering for a platform."""
+    return name in PLATFORMS or name in _PLUGINS
+
 
 _RULES: dict[tuple[type[Op], str | None], Rule] = {}
 _loaded = False

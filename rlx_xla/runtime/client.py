@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rlx.device_names import kind_of, split, unavailable
 from rlx.errors import DeviceError, RunError, did_you_mean
 from rlx_xla._jax_compat import client as jax_client
 
@@ -31,8 +32,9 @@ def find_device(name: str | jax_client.Device | None = None) -> jax_client.Devic
     """Return the device with a name.
 
     Args:
-        name: ``cpu``, ``gpu``, ``cuda``, ``rocm``, ``tpu`` or any installed platform, with an
-            optional index (``"cuda:1"``); None is JAX's default device.
+        name: ``cpu``, ``gpu``, ``cuda``, ``rocm``, ``tpu``, one of their aliases, or the platform
+            of any installed PJRT plugin, with an optional index (``"cuda:1"``); None is JAX's
+            default device.
 
     Raises:
         DeviceError: no such platform here, or the index is out of range.
@@ -41,7 +43,7 @@ def find_device(name: str | jax_client.Device | None = None) -> jax_client.Devic
         return name
     if name is None:
         return jax.local_devices()[0]
-    platform, _, index_text = name.partition(":")
+    platform, index_text = split(name)
     if index_text and not index_text.isdecimal():
         raise DeviceError(
             f"device {name!r}: the part after ':' must be an index; got {index_text!r}. "
@@ -50,6 +52,8 @@ def find_device(name: str | jax_client.Device | None = None) -> jax_client.Devic
     devices = _devices_of(platform)
     if not devices:
         available = available_devices()
+        if kind_of(platform) is not None:
+            raise unavailable(name, available)
         raise DeviceError(
             f"device {name!r}: must be attached and supported by an installed XLA plugin; "
             f"available: {', '.join(available)}.{did_you_mean(platform, available)}"
@@ -126,7 +130,7 @@ def _devices_of(platform: str) -> list[Any]:
     elif platform in _GPU_PLATFORMS:
         wanted = [p for p in present if p == platform or p == "gpu"]
     else:
-        wanted = [p for p in present if p == platform]
+        wanted = [p for p in present if p.lower() == platform]
     for name in wanted:
         devices = jax.local_devices(backend=name)
         if platform not in _GPU_PLATFORMS or _plain_name(devices[0]) == platform:
@@ -134,7 +138,14 @@ def _devices_of(platform: str) -> list[Any]:
     return []
 
 
+def plugin_platforms() -> list[str]:
+    """Names of the attached platforms that are none of RLX's XLA devices: PJRT plugins."""
+    names = [p.lower() for p in _platforms()]
+    kinds = [(name, kind_of(name)) for name in names if name != "gpu"]
+    return [name for name, kind in kinds if kind is None or kind.reach != "xla"]
+
+
 def _plain_name(device: jax_client.Device) -> str:
     if device.platform != "gpu":
-        return device.platform
+        return device.platform.lower()
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

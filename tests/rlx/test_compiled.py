@@ -201,7 +201,7 @@ def test_a_device_of_xla_without_its_package_is_explained(monkeypatch: pytest.Mo
     """rlx alone is installed: no entry point names a backend."""
     monkeypatch.setattr(backend, "_FACTORIES", {})
     monkeypatch.setattr(backend, "entry_points", lambda **_: ())
-    with pytest.raises(DeviceError, match=r"'tpu:1'; registered: interpret\. Install rlx-xla"):
+    with pytest.raises(DeviceError, match=r"TPU:1 — enable feature `tpu`.*: interpret\. Install rlx"):
         rlx.Session("tpu:1")
     assert rlx.registered_devices() == ["interpret"]
 
