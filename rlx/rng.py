@@ -30,8 +30,6 @@ SMALLEST = np.float32(2.0**-126)
 _BLOCKS_AHEAD = 64
 """At least so many blocks are computed at once."""
 
-TWO_PI = np.float32(2.0 * math.pi)
-
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
 
@@ -125,11 +123,11 @@ def unit_floats(words: npt.NDArray[Any]) -> Floats:
 
 
 def box_muller(words: npt.NDArray[Any]) -> Floats:
-    """Standard normals from pairs of words: the cosine branch, every step rounded to f32."""
+    """Standard normals from pairs of words: the cosine branch in f64, rounded once to f32."""
     pairs = unit_floats(words).reshape(-1, 2)
-    radius = np.log(np.maximum(pairs[:, 0], SMALLEST).astype(np.float64)).astype(np.float32)
-    angle = np.cos((TWO_PI * pairs[:, 1]).astype(np.float64)).astype(np.float32)
-    return np.sqrt(np.float32(-2) * radius) * angle
+    first = np.maximum(pairs[:, 0], SMALLEST).astype(np.float64)
+    angle = 2 * np.pi * pairs[:, 1].astype(np.float64)
+    return (np.sqrt(-2 * np.log(first)) * np.cos(angle)).astype(np.float32)
 
 
 @final

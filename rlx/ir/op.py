@@ -182,7 +182,7 @@ class Op:
                 names.append(operand.name)
         return names
 
-    def key(self) -> Hashable:
+    def identity(self) -> Hashable:
         """Class and attributes by type and bit pattern; what ``==`` and ``hash`` use."""
         try:
             return self._key
@@ -195,10 +195,10 @@ class Op:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Op):
             return NotImplemented
-        return self is other or self.key() == other.key()
+        return self is other or self.identity() == other.identity()
 
     def __hash__(self) -> int:
-        return hash(self.key())
+        return hash(self.identity())
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{n}={getattr(self, n)!r}" for n in self.attribute_names)

@@ -9,10 +9,10 @@ from rlx.ir.graph import Graph, Node, inner_graphs
 from rlx.ops.control_flow import Call, CallKind, PlatformIndex
 from rlx.ops.convert import OptimizationBarrier
 from rlx.ops.external import External
-from rlx.ops.random import RngBitGenerator, Threefry2x32
+from rlx.ops.random import RANDOM_OPS, RngBitGenerator, Threefry2x32
 
 _PINNED = (External, OptimizationBarrier)
-_LEFT_TO_DEVICE = (PlatformIndex, RngBitGenerator, Threefry2x32)
+_LEFT_TO_DEVICE = (PlatformIndex, RngBitGenerator, Threefry2x32, *RANDOM_OPS)
 
 
 @final
