@@ -50,14 +50,14 @@ def rewrite(graph: Graph, *rules: Rule, nested: bool = True) -> Graph:
     return _Rewriting(_Dispatch(rules), nested).graph(graph)
 
 
-def sweep(graph: Graph, start: Callable[[], Rule]) -> Graph:
+def sweep(graph: Graph, start: Callable[[], Rule], *, nested: bool = True) -> Graph:
     """Offer every node once to a visitor; each graph, inner ones first, has a visitor of its own.
 
-    Unlike ``rewrite``, nothing is offered again: the visitor sees nodes whose inputs it has dealt
+    Without ``nested`` only the graph itself is offered. Unlike ``rewrite``, nothing is offered again: the visitor sees nodes whose inputs it has dealt
     with, and what it returns stands.
     """
     done: dict[Graph, Graph] = {}
-    for inner in graph.all_graphs():
+    for inner in graph.all_graphs() if nested else (graph,):
         visit = start()
         new: dict[Value, Value] = {}
         for node in inner.nodes():

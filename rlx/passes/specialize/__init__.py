@@ -11,6 +11,7 @@ from rlx.ir.graph import Graph, Node
 from rlx.ir.rewrite import Rewritten, Rule, rewrite
 from rlx.passes.base import AbstractPass, PassContext
 from rlx.passes.specialize import convolution
+from rlx.passes.specialize.widen import widen_chains
 
 RULES: dict[str, tuple[Rule, ...]] = {"cpu": convolution.RULES}
 """Platform → rules, each with the benchmark that earned its place in its docstring."""
@@ -22,7 +23,8 @@ class Specialize(AbstractPass):
     """Replaces forms that a platform's XLA carries out slowly.
 
     It runs only where a platform has such rules. Sums may be taken in another order, as every
-    compiler of a convolution does; nothing else about a result changes.
+    compiler of a convolution does. With ``CompileOptions(strict=True)`` every rounding that the
+    graph asks for stays; otherwise a chain of elementwise bf16 ops is computed in f32.
     """
 
     name: ClassVar[str] = "specialize"
@@ -31,6 +33,10 @@ class Specialize(AbstractPass):
         applied: Counter[str] = Counter()
         rules = RULES.get(ctx.platform, ())
         made = rewrite(graph, *(_counted(rule, applied) for rule in rules))
+        if ctx.platform == "cpu" and not ctx.options.strict:
+            made, widened = widen_chains(made)
+            if widened:
+                applied["Elementwise bf16 op in f32"] = widened
         for what, count in applied.items():
             ctx.note(f"{what} × {count}")
         return made

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -9,7 +12,11 @@ from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value
 from rlx.ir.interpret import interpret
 from rlx.ir.text_parse import parse
+from rlx.ops.activation import Gelu
+from rlx.ops.arithmetic import Floor
+from rlx.ops.compare import Compare, Direction, Select
 from rlx.ops.convolution import Conv, ConvGeneralDilated
+from rlx.options.compile import CompileOptions
 from rlx.passes import PassContext, Specialize
 from rlx.tolerances import tolerance
 
@@ -160,6 +167,65 @@ def test_the_record_says_what_was_done() -> None:
         "Convolution in many small groups taken apart × 1",
         "Convolution in many small groups as shifted products × 1",
     ]
+
+
+CHAINS = {
+    "gelu": lambda x: x * (((x * x * x * 0.044715 + x) * 0.7978846).tanh() + 1.0) * 0.5,
+    "silu": lambda x: x / ((-x).exp() + 1.0),
+    "select": lambda x: Select()(x > 0.0, x * 1.5, x.exp() - 1.0),
+    "composite": lambda x: Gelu(approximate=False)(x) * x,
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_bf16_chains_round_once(name: str, rng: np.random.Generator) -> None:
+    b = GraphBuilder()
+    x = b.input("x", "bf16[65]")
+    graph = b.build(CHAINS[name](x))
+    made = Specialize().run(graph, CPU)
+    assert made is not graph
+    rounded = [n for n in made.nodes() if n.op.op_name == "convert" and "bf16" in str(n.types[0])]
+    assert len(rounded) == 1
+    data = (rng.standard_normal(65) * 3).astype(ml_dtypes.bfloat16)
+    data[:4] = np.nan, np.inf, -np.inf, -0.0
+    b = GraphBuilder()
+    exact = b.build(CHAINS[name](b.input("x", "f64[65]")))
+    (before,), (after,) = interpret(graph, {"x": data}), interpret(made, {"x": data})
+    (wanted,) = interpret(exact, {"x": data.astype(np.float64)})
+    assert after.dtype == before.dtype
+    np.testing.assert_array_equal(np.isnan(after), np.isnan(before))
+    finite = np.isfinite(wanted)
+    error = np.abs(after.astype(np.float64)[finite] - wanted[finite])
+    worse = np.abs(before.astype(np.float64)[finite] - wanted[finite])
+    # Constants such as 0.044715 are themselves bf16, so neither is exact; ours is no further off.
+    assert error.max() <= worse.max() + 2.0**-8 * np.abs(wanted[finite]).max()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: Floor()(x * 1.5),  # a step: the rounded product decides
+        lambda x: -x,  # exact, and alone
+        lambda x: (x * x).convert("f32") * 2.0,  # the conversion rounds because it says so
+        lambda x: Compare(direction=Direction.EQ)(x * x, x),  # a comparison sees what was rounded
+    ],
+)
+def test_bf16_steps_see_rounded_values(
+    build: Callable[[Value], Value], rng: np.random.Generator
+) -> None:
+    b = GraphBuilder()
+    graph = b.build(build(b.input("x", "bf16[500]")))
+    made = Specialize().run(graph, CPU)
+    data = (rng.standard_normal(500) * 3).astype(ml_dtypes.bfloat16)
+    (before,), (after,) = interpret(graph, {"x": data}), interpret(made, {"x": data})
+    np.testing.assert_array_equal(after, before)
+
+
+def test_strict_keeps_every_rounding() -> None:
+    b = GraphBuilder()
+    graph = b.build(CHAINS["gelu"](b.input("x", "bf16[65]")))
+    strict = PassContext(CompileOptions(strict=True), platform="cpu")
+    assert Specialize().run(graph, strict) is graph
 
 
 def _type(dtype: str, shape: tuple[int, ...]) -> str:

@@ -1,0 +1,106 @@
+"""Whole models against ``jax.jit``, with our kernels off and on.
+
+Run with ``python -m tests.benchmarks.bench_models`` for the table. With kernels off the ratio
+shows what passes and lowering rules do; with kernels on, what users see.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx import tolerances
+from rlx.dtypes import as_dtype
+from tests.benchmarks.models import MODELS
+from tests.benchmarks.timing import Comparison, compare
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model."""
+
+    model: str
+    dtype: str
+    kernels: bool
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.dtype}, kernels {'on' if self.kernels else 'off'}"
+
+
+CASES = [
+    (Case(name, dtype, kernels),)
+    for name in MODELS
+    for dtype in DTYPES
+    for kernels in (False, True)
+]
+
+
+@functools.lru_cache(maxsize=2)
+def _made(model: str, dtype: str) -> Any:
+    function, params, inputs = MODELS[model](jnp.dtype(dtype))
+    traced = rlx_xla.trace(function, params, *inputs, params=0)
+    copies = [jax.jit(lambda *args: function(*args)) for _ in range(2)]
+    return traced, copies, params, inputs
+
+
+def compiled_for(case: Case) -> Any:
+    """The compiled trace."""
+    policy = rlx.KernelPolicy.PREFER_NATIVE if case.kernels else rlx.KernelPolicy.FORCE_COMMON
+    options = rlx.CompileOptions(kernel_dispatch=rlx.KernelDispatch(policy=policy))
+    return rlx.Session("cpu").compile(_made(case.model, case.dtype)[0], options=options)
+
+
+def _runner(run: Callable[[], object]) -> Callable[[int], None]:
+    def repeat(calls: int) -> None:
+        out = None
+        for _ in range(calls):
+            out = run()
+        jax.block_until_ready(out)
+
+    return repeat
+
+
+def measure(case: Case, *, rounds: int = 21) -> Comparison:
+    """Time the compiled trace with bound params, and two copies of ``jax.jit``."""
+    _, copies, params, inputs = _made(case.model, case.dtype)
+    ours = compiled_for(case)
+    calls = [
+        _runner(lambda: ours(*inputs)),
+        *(_runner(lambda c=c: c(params, *inputs)) for c in copies),
+    ]
+    return compare(str(case), *calls, rounds=rounds, round_seconds=0.01)
+
+
+@pytest.mark.parametrize("case", [case for (case,) in CASES], ids=str)
+def test_models(case: Case, judged: bool, rounds: int) -> None:
+    _, copies, params, inputs = _made(case.model, case.dtype)
+    wanted = jax.tree.leaves(copies[0](params, *inputs))
+    found = jax.tree.leaves(compiled_for(case)(*inputs))
+    for got, want in zip(found, wanted, strict=True):
+        wide = np.asarray(want, np.float64)
+        limit = 50 * tolerances.tolerance(as_dtype(want.dtype)).rtol * max(1.0, np.abs(wide).max())
+        assert np.abs(np.asarray(got, np.float64) - wide).max() <= limit
+    result = measure(case, rounds=rounds)
+    print(result)
+    assert not judged or result.not_slower
+
+
+def main() -> None:
+    """Print the table."""
+    for (case,) in CASES:
+        print(measure(case), flush=True)
+
+
+if __name__ == "__main__":
+    main()
