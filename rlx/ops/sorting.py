@@ -232,3 +232,87 @@ def _total_order(x: Array) -> Array:
     integer = np.int64 if wide.itemsize == 8 else np.int32
     bits: Array = wide.view(integer)
     return np.asarray(np.where(bits < 0, bits ^ np.iinfo(integer).max, bits))
+
+
+@define_op("approx_top_k")
+class ApproxTopK(Op):
+    """Most of the k largest (or smallest) elements along an axis, in order, and their indices.
+
+    values = x[indices]; here, on the CPU and on GPUs these are the very largest ones
+
+    Inputs:
+        x: T[..., n, ...]   real float.
+
+    Attributes:
+        k: how many.
+        axis: the axis along which they are chosen.
+        largest: the largest ones, descending; otherwise the smallest ones, ascending.
+        recall: which part of the true ones a device has to find on average; 0 < recall ≤ 1.
+        input_size: the axis' size in all parts of an array that is searched part by part; None
+            means n.
+        size: how many candidates come out where another step is to choose k among them; None
+            means k, chosen.
+
+    Result:
+        values T[..., k, ...] and indices i32[..., k, ...]; with size, that many.
+
+    Constraints:
+        C1: axis is in range, and 0 < k ≤ n, and size is from k to n.
+        C2: x holds real floats.
+        C3: 0 < recall ≤ 1.
+
+    Numerics: which of equal elements, and where NaN comes, is the device's choice. A TPU looks for
+        them in its matrix unit's time and finds a part of at least `recall`.
+    Source: `jax.lax.approx_max_k`, `jax.lax.approx_min_k`; Chern et al. 2022, arXiv:2206.14286.
+    """
+
+    k: int
+    axis: int
+    largest: bool = True
+    recall: float = 0.95
+    input_size: int | None = None
+    size: int | None = None
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        numbers.check_axis(self, self.axis, x)
+        most = x.shape[self.axis]
+        count = self.k if self.size is None else self.size
+        try:
+            good = 0 < self.k <= count and dims.less_equal(count, most)
+        except InconclusiveDimError as error:
+            raise InconclusiveDimError(
+                f"approx_top_k [C1]: k is required to be at most axis {self.axis} of x: {x}. "
+                f"{error}",
+                label="C1",
+            ) from error
+        self.require(
+            "C1",
+            good,
+            lambda: (
+                f"k is required to be from 1 to the size of axis {self.axis} of x: {x}, and size "
+                f"from k to that; got {self.k} and {self.size}. Choose a smaller k."
+            ),
+        )
+        numbers.check_kind(self, x, x.dtype.is_float, "real floats")
+        self.require(
+            "C3",
+            0 < self.recall <= 1,
+            lambda: f"recall is required to be above 0 and at most 1; got {self.recall}. Use 0.95.",
+        )
+        shape = (*x.shape[: self.axis], count, *x.shape[self.axis + 1 :])
+        return x.with_shape(shape), TensorType(DType.I32, shape)
+
+    def decompose(self, x: Value) -> tuple[Value, Value]:
+        from rlx.ops.arithmetic import Neg
+        from rlx.ops.shape import Iota, Slice
+
+        index: Value = Iota(dtype=DType.I32, shape=x.shape, axis=self.axis)()
+        keys = Neg()(x) if self.largest else x
+        ordered = Sort(axis=self.axis)(keys, index)
+        limits = list(x.shape)
+        limits[self.axis] = self.k if self.size is None else self.size
+        first = Slice(
+            start_indices=(0,) * x.rank, limit_indices=tuple(limits), strides=(1,) * x.rank
+        )
+        values, indices = first(ordered[0]), first(ordered[1])
+        return (Neg()(values) if self.largest else values), indices

@@ -9,13 +9,15 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import LoweringError
+from rlx.ir.graph import Graph
 from rlx.ir.location import Location
+from rlx.ops.io import Input
 from rlx.types import Dim, TensorType
 from rlx_xla._jax_compat.mlir import dense_elements as dense
 from rlx_xla._jax_compat.mlir import ir, stablehlo
 
 if TYPE_CHECKING:
-    from rlx.ir.graph import Graph, Node
+    from rlx.ir.graph import Node, Value
     from rlx_xla.lowering.module import ModuleLowering
 
 
@@ -99,6 +101,16 @@ class LoweringContext:
         Tokens of effects follow the outputs.
         """
         return self.module.inline(graph, arguments)
+
+    def decomposed(self, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """Emit the decomposition of the node's op, whose ops need rules of their own."""
+        leaves: list[Value] = [
+            Input(name=f"x{i}", dtype=t.dtype, shape=t.shape)()
+            for i, t in enumerate(self.input_types)
+        ]
+        made = self.node.op.decompose(*leaves)
+        results = made if isinstance(made, tuple) else (made,)
+        return self.inline(Graph(leaves, (), results, name=self.node.op.op_name), arguments)
 
     def call(self, graph: Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
         """Call a graph as a private function that is emitted once per graph object."""

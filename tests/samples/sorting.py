@@ -8,7 +8,7 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, ShapeError
-from rlx.ops.sorting import ArgSort, Sort, TopK, TopNan
+from rlx.ops.sorting import ApproxTopK, ArgSort, Sort, TopK, TopNan
 from tests.samples.base import (
     COMPLEX,
     FLOATS,
@@ -51,6 +51,16 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
             nan = TopNan.NEVER if rng.integers(0, 2) else TopNan.LARGEST
             x = _with_ties(rng, dtype, shape)
             yield Sample(TopK(k=k, nan=nan), (x,), f"{dtype}{list(shape)} {k} {nan.value}")
+    for dtype in (DType.F32, DType.F16, DType.BF16, DType.F64):
+        # Distinct numbers: which of equal ones is found is the device's choice.
+        line = rng.permutation(195).reshape(3, 65).astype(dtype.numpy) - dtype.numpy.type(97)
+        for op in (
+            ApproxTopK(k=7, axis=1),
+            ApproxTopK(k=2, axis=0, largest=False, recall=0.5),
+            ApproxTopK(k=1, axis=1, recall=1.0, input_size=130),
+            ApproxTopK(k=3, axis=1, size=65),
+        ):
+            yield Sample(op, (line,), f"{dtype} {op.k} {op.axis} {op.size}")
     for dtype in (*ALL, *COMPLEX):
         yield Sample(Sort(axis=0, is_stable=False), (draw(rng, dtype, (65,)),), f"{dtype} alone")
     for dtype in COMPLEX:
@@ -77,9 +87,20 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(lambda: TopK(k=3), ("f32[2]",), ShapeError, "C1", "f32[2]")
     yield ErrorSample(lambda: TopK(k=0), ("f32[]",), ShapeError, "C1", "f32[]")
     yield ErrorSample(lambda: TopK(k=1), ("c64[2]",), DTypeError, "C2", "c64[2]")
+    yield ErrorSample(lambda: ApproxTopK(k=1, axis=1), ("f32[2]",), ShapeError, "C1", "f32[2]")
+    yield ErrorSample(lambda: ApproxTopK(k=3, axis=0), ("f32[2]",), ShapeError, "C1", "got 3")
+    yield ErrorSample(lambda: ApproxTopK(k=0, axis=0), ("f32[2]",), ShapeError, "C1", "got 0")
+    yield ErrorSample(
+        lambda: ApproxTopK(k=2, axis=0, size=1), ("f32[2]",), ShapeError, "C1", "2 and 1"
+    )
+    yield ErrorSample(lambda: ApproxTopK(k=1, axis=0), ("i32[2]",), DTypeError, "C2", "i32[2]")
+    yield ErrorSample(
+        lambda: ApproxTopK(k=1, axis=0, recall=0.0), ("f32[2]",), ShapeError, "C3", "got 0.0"
+    )
 
 
 def symbolic_samples() -> Iterator[SymbolicSample]:
+    yield SymbolicSample(ApproxTopK(k=1, axis=1), ("f32[b, n]",), {"b": 2, "n": 3})
     yield SymbolicSample(Sort(axis=1), ("f32[b, s]", "i32[b, s]"), {"b": 2, "s": 3})
     yield SymbolicSample(ArgSort(axis=1), ("f32[b, s]",), {"b": 2, "s": 3})
     yield SymbolicSample(TopK(k=1), ("f32[b, s]",), {"b": 2, "s": 3})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rlx.dtypes import DType
-from rlx.ops.dot import DotGeneral, DotPrecision
-from rlx_xla._jax_compat.mlir import ir, stablehlo
+from rlx.ops.dot import DotAlgorithm, DotGeneral, DotPrecision, RaggedDot
+from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat.mlir import chlo, ir, stablehlo
 from rlx_xla.lowering.context import LoweringContext
 from rlx_xla.lowering.registry import lowers
 from rlx_xla.lowering.rules.reduction import convert
@@ -24,16 +26,65 @@ def operand_dtype(dtype: DType, result: DType) -> DType:
     return result if result.bits >= 8 else result.compute
 
 
+# XLA's CPU ignores the algorithm; it multiplies these no less exactly than they ask.
+_CPU_ALGORITHMS = (
+    DotAlgorithm.F16_F16_F16,
+    DotAlgorithm.F32_F32_F32,
+    DotAlgorithm.F64_F64_F64,
+    DotAlgorithm.BF16_BF16_F32,
+    DotAlgorithm.BF16_BF16_F32_X3,
+    DotAlgorithm.BF16_BF16_F32_X6,
+)
+_PASSES = {"X3": 3, "X6": 6, "X9": 9}
+
+
+def algorithm_attribute(algorithm: DotAlgorithm, left: DType, right: DType) -> ir.Attribute:
+    """A named algorithm for the dtypes of operands, as an attribute."""
+    words = algorithm.name.split("_")
+    if algorithm.takes_f8:
+        lhs, rhs = mlir.element_type(left.numpy), mlir.element_type(right.numpy)
+        summed = ir.F32Type.get()
+    else:
+        lhs, rhs, summed = (_ELEMENTS[word].get() for word in words[:3])
+    fast = algorithm is DotAlgorithm.ANY_F8_ANY_F8_F32_FAST_ACCUM  # of the two, as JAX says it
+    passes = _PASSES.get(words[-1], 1)
+    return stablehlo.DotAlgorithm.get(lhs, rhs, summed, 1, 1, passes, fast)
+
+
+_ELEMENTS: dict[str, Any] = {
+    "F16": ir.F16Type,
+    "BF16": ir.BF16Type,
+    "TF32": ir.FloatTF32Type,
+    "F32": ir.F32Type,
+    "F64": ir.F64Type,
+}
+
+
 @lowers(DotGeneral)
 def dot_general(ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     left, right = (t.dtype for t in ctx.input_types)
     result = ctx.output_types[0]
     wide = result.dtype
+    named: dict[str, Any] = {}
+    if op.algorithm is not None:
+        if ctx.platform == "cpu" and op.algorithm not in _CPU_ALGORITHMS:
+            raise ctx.refuse(
+                f"the CPU is required to have the algorithm; it has "
+                f"{', '.join(a.value for a in _CPU_ALGORITHMS)}, not {op.algorithm.value}. "
+                "Choose one of these, or leave it out."
+            )
+        wide = op.algorithm.accumulation(left, right, wide)
+        left, right = op.algorithm.storage(left), op.algorithm.storage(right)
+        lhs, rhs = convert(ctx, lhs, left), convert(ctx, rhs, right)
+        if ctx.platform != "cpu":
+            named["algorithm"] = algorithm_attribute(op.algorithm, left, right)
     if ctx.platform == "cpu":
         # f32 results of narrow operands are 2 to 3 times as fast here as narrow results.
-        wide = result.dtype.compute
+        summed, wide = wide, wide.compute
         lhs = convert(ctx, lhs, operand_dtype(left, wide))
         rhs = convert(ctx, rhs, operand_dtype(right, wide))
+    else:
+        summed = wide
     numbers = stablehlo.DotDimensionNumbers.get(
         lhs_batching_dimensions=list(op.lhs_batch),
         rhs_batching_dimensions=list(op.rhs_batch),
@@ -46,5 +97,27 @@ def dot_general(ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Val
         rhs,
         numbers,
         precision_config=precision_attribute(op.precision),
+        **named,
     )
-    return convert(ctx, product, result.dtype)
+    return convert(ctx, convert(ctx, product, summed), result.dtype)
+
+
+@lowers(RaggedDot, platform="tpu")
+def ragged_dot(
+    ctx: LoweringContext, op: RaggedDot, lhs: ir.Value, rhs: ir.Value, group_sizes: ir.Value
+) -> ir.Value:
+    """XLA's own op, which skips what lies outside a group; elsewhere the decomposition is all."""
+    if ctx.portable or op.algorithm is not None:
+        return ctx.decomposed([lhs, rhs, group_sizes])[0]
+    numbers = chlo.RaggedDotDimensionNumbers.get(
+        lhs_batching_dimensions=list(op.lhs_batch),
+        rhs_batching_dimensions=list(op.rhs_batch),
+        lhs_contracting_dimensions=list(op.lhs_contracting),
+        rhs_contracting_dimensions=list(op.rhs_contracting),
+        lhs_ragged_dimensions=[op.lhs_ragged],
+        rhs_group_dimensions=[] if op.rhs_group is None else [op.rhs_group],
+    )
+    precision = ir.ArrayAttr.get([chlo.PrecisionAttr.get(p.value.upper()) for p in op.precision])
+    return chlo.ragged_dot(
+        ctx.result_types[0], lhs, rhs, group_sizes, numbers, precision_config=precision
+    )

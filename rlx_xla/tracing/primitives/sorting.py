@@ -1,4 +1,4 @@
-"""Sort and top_k."""
+"""Sort, and the largest elements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from rlx.dtypes import DType
 from rlx.ir.graph import Value
 from rlx.ops.shape import Transpose
-from rlx.ops.sorting import Sort, TopK, TopNan
+from rlx.ops.sorting import ApproxTopK, Sort, TopK, TopNan
 from rlx_xla.tracing.context import TraceContext
 from rlx_xla.tracing.registry import traces
 
@@ -41,3 +41,20 @@ def top_k(ctx: TraceContext, params: dict[str, Any], x: Value) -> tuple[Value, .
     swap[axis], swap[last] = last, axis
     turn = Transpose(permutation=tuple(swap))
     return tuple(turn(v) for v in op(turn(x)))
+
+
+@traces("approx_top_k")
+def approx_top_k(ctx: TraceContext, params: dict[str, Any], x: Value) -> tuple[Value, ...]:
+    k, axis = ctx.dim(params["k"]), int(params["reduction_dimension"]) % x.rank
+    size = ctx.out_types[0].shape[axis]
+    if not isinstance(k, int) or not isinstance(size, int):
+        return NotImplemented
+    whole = int(params["reduction_input_size_override"])
+    return ApproxTopK(
+        k=k,
+        axis=axis,
+        largest=bool(params["is_max_k"]),
+        recall=float(params["recall_target"]),
+        input_size=None if whole == -1 else whole,
+        size=None if params["aggregate_to_topk"] else size,
+    )(x)
