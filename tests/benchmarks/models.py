@@ -105,7 +105,7 @@ class Lstm(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array) -> Any:
         return nn.RNN(nn.OptimizedLSTMCell(128, dtype=self.dtype))(x)
 
 
