@@ -32,7 +32,8 @@ def _scale_and_least(x: Array, most: int) -> tuple[Array, Array]:
     """Scales ≥ 0 and offsets ≥ 0 with x ≈ scale · code − offset, codes 0 … most; f64[…, 1]."""
     low = np.minimum(x.min(axis=-1, keepdims=True), 0)
     spread = x.max(axis=-1, keepdims=True) - low
-    best_scale, best_low = spread / most, low
+    best_scale: Array = spread / most
+    best_low: Array = low
     best: Array = np.full(best_scale.shape, np.inf)
     for stretch in _STRETCH:
         scale, least = spread / most * stretch, low
@@ -125,7 +126,8 @@ def _signed_scale(x: Array) -> Array:
     """Scales with x ≈ scale · code, codes −32 … 31; the extreme element may take −32. f64[…, 1]."""
     place = np.argmax(np.abs(x), axis=-1, keepdims=True)
     whole = np.take_along_axis(x, place, axis=-1) / -32
-    best_scale, best = whole, np.full(whole.shape, np.inf)
+    best_scale: Array = whole
+    best: Array = np.full(whole.shape, np.inf)
     for stretch in (*_STRETCH, 32 / 31, 32 / 30.5):
         scale = whole * stretch
         for _ in range(_ROUNDS):
