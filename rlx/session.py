@@ -8,12 +8,13 @@ from typing import Any, Protocol, TypeGuard, final, runtime_checkable
 from rlx.backend import AbstractBackend, backend_for
 from rlx.compiled import CompiledGraph
 from rlx.compiler import Compiler
-from rlx.errors import CompileError, did_you_mean
+from rlx.errors import CompileError, DeviceError, did_you_mean
 from rlx.ir.graph import Graph
 from rlx.ir.module import Module
 from rlx.ir.plan import Lir
 from rlx.ir.verify import verify
 from rlx.options.compile import CompileOptions
+from rlx.options.devices import default_device
 from rlx.options.precision import Precision
 from rlx.passes.bind_dims import bind
 from rlx.signature import Signature, flat_signature
@@ -56,8 +57,12 @@ class Session:
         [2.0, 4.0, 6.0]
     """
 
-    def __init__(self, device: str = "cpu", *, precision: Precision = Precision.F32) -> None:
+    def __init__(self, device: str | None = None, *, precision: Precision = Precision.F32) -> None:
         """Find the device.
+
+        Args:
+            device: any spelling of a device's name; None is what ``RLX_DEVICE`` names, or ``cpu``.
+            precision: the dtype that floats are computed in.
 
         Raises:
             DeviceError: it is unknown or not attached; the available ones are listed.
@@ -68,7 +73,7 @@ class Session:
                 f"Session: precision is required to be Precision.F32, which leaves the graph's own "
                 f"dtypes; got {precision!s}. Convert in the graph with .convert(...)."
             )
-        self.backend: AbstractBackend = backend_for(device)
+        self.backend: AbstractBackend = _backend(device)
         self.precision = precision
 
     @property
@@ -175,6 +180,17 @@ class Session:
         signature = flat_signature(lir.graph)
         compiler = Compiler(self.backend, lir.graph, signature, options, self._own(lir))
         return CompiledGraph(self.backend, lir.graph, signature, options, compiler.build)
+
+
+def _backend(device: str | None) -> AbstractBackend:
+    if device is not None:
+        return backend_for(device)
+    device = default_device()
+    try:
+        return backend_for(device)
+    except DeviceError as error:
+        error.add_note(f"  {device!r} is what RLX_DEVICE names")
+        raise
 
 
 def _is_traced(candidate: object) -> TypeGuard[TracedFunction]:

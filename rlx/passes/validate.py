@@ -37,8 +37,8 @@ class Validator:
         """
         rng = np.random.default_rng(seed)
         sizes = {name: 2 + i for i, name in enumerate(graph.symbols)}
-        self._params = {v.name: _draw(rng, v.type.bind(sizes)) for v in graph.params}
-        plain = {v.name: _draw(rng, v.type.bind(sizes)) for v in graph.inputs}
+        self._params = {v.name: draw(rng, v.type.bind(sizes)) for v in graph.params}
+        plain = {v.name: draw(rng, v.type.bind(sizes)) for v in graph.inputs}
         self._feeds = [plain]
         loops = (n.op for inner in graph.all_graphs() for n in inner.nodes())
         if not any(isinstance(op, While) for op in loops):
@@ -85,7 +85,8 @@ def _with_specials(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return shaped
 
 
-def _draw(rng: np.random.Generator, type_: TensorType) -> np.ndarray[Any, Any]:
+def draw(rng: np.random.Generator, type_: TensorType) -> np.ndarray[Any, Any]:
+    """An array of a static type: normal floats; integers and bools that are 0 or 1."""
     shape = tuple(int(d) for d in type_.shape if isinstance(d, int))
     dtype = type_.dtype
     if dtype.kind is Kind.BOOL:
