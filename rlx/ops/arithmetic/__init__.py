@@ -12,6 +12,7 @@ from rlx.ops.arithmetic.binary import NextAfter as NextAfter
 from rlx.ops.arithmetic.binary import Pow as Pow
 from rlx.ops.arithmetic.binary import Rem as Rem
 from rlx.ops.arithmetic.binary import Sub as Sub
+from rlx.ops.arithmetic.fused import Fma as Fma
 from rlx.ops.arithmetic.rounding import Ceil as Ceil
 from rlx.ops.arithmetic.rounding import Floor as Floor
 from rlx.ops.arithmetic.rounding import IsFinite as IsFinite
