@@ -120,7 +120,7 @@ class Attention(Op):
             f"got {listing}. Convert them.",
             DTypeError,
         )
-        batch, length, keys, kv_heads, v_dim = self._sizes(q, k, v)
+        batch, length, keys, kv_heads, v_dim = self.sizes(q, k, v)
         del kv_heads
         if mask is None or self.mask_kind not in MASKED:
             self.require(
@@ -139,7 +139,7 @@ class Attention(Op):
 
     def decompose(self, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
         types = (q.type, k.type, v.type)
-        batch, length, keys, kv_heads, v_dim = self._sizes(*types)
+        batch, length, keys, kv_heads, v_dim = self.sizes(*types)
         groups = self.num_heads // kv_heads
         first = self.layout == "bshd"
         if first:
@@ -158,17 +158,18 @@ class Attention(Op):
         scores = scores * scale
         if self.softcap is not None:
             scores = (scores / self.softcap).tanh() * self.softcap
-        scores = self._masked(scores, mask, groups, length, keys)
-        weights = self._weights(scores).convert(v.dtype)
+        scores = self.masked(scores, mask, groups, length, keys)
+        weights = self.weights(scores).convert(v.dtype)
         out = _dot(weights, v, 4, contract, 1, heads, accumulate=v.dtype.compute)
         out = out.convert(v.dtype)
         if first:
             out = out.transpose(0, 2, 1, 3, 4)
         return out.reshape(*self.infer(*types, None if mask is None else mask.type).shape)
 
-    def _masked(
+    def masked(
         self, scores: Value, mask: Value | None, groups: int, length: Dim, keys: Dim
     ) -> Value:
+        """Scores with a bias added, or with −Inf (or ``FILL``) where a key is hidden."""
         from rlx.ops.shape import BroadcastInDim
 
         if mask is not None and self.mask_kind is MaskKind.LENGTHS:
@@ -178,7 +179,7 @@ class Attention(Op):
             )
             return self._hide(scores, _positions(scores.shape, 4).convert(number) < ends)
         if mask is not None:
-            aligned = self._aligned(mask, scores.shape, groups)
+            aligned = self.aligned(mask, scores.shape, groups)
             if self.mask_kind is MaskKind.BIAS:
                 return scores + aligned.convert(scores.dtype)
             if aligned.dtype is not DType.BOOL:
@@ -202,7 +203,7 @@ class Attention(Op):
         hidden = broadcast_to(constant(fill, scores.dtype), scores.shape)
         return Select()(broadcast_to(seen, scores.shape), scores, hidden)
 
-    def _aligned(self, mask: Value, scores: Shape, groups: int) -> Value:
+    def aligned(self, mask: Value, scores: Shape, groups: int) -> Value:
         """The mask with the axes of the scores; those of size 1 stay to be broadcast."""
         if mask.rank == 2 and self.mask_kind is MaskKind.CUSTOM:
             shape = (mask.shape[0], 1, 1, 1, mask.shape[1])
@@ -215,7 +216,8 @@ class Attention(Op):
             split = split.transpose(0, 1, 3, 2, 4)
         return split.broadcast_to(scores)
 
-    def _weights(self, scores: Value) -> Value:
+    def weights(self, scores: Value) -> Value:
+        """The softmax of masked scores over the keys."""
         from rlx.ir.operators import broadcast_to, constant
         from rlx.ops.arithmetic import Max
         from rlx.ops.compare import Select
@@ -257,7 +259,7 @@ class Attention(Op):
         for holds, text in rules:
             self.require("C1", holds, f"required {text}. Change the attribute.")
 
-    def _sizes(self, q: TensorType, k: TensorType, v: TensorType) -> tuple[Dim, Dim, Dim, int, Dim]:
+    def sizes(self, q: TensorType, k: TensorType, v: TensorType) -> tuple[Dim, Dim, Dim, int, Dim]:
         """B, S_q, S_k, H_k and D_v, after checking C4 and C5."""
         listing = f"q: {q}, k: {k}, v: {v}"
         if q.rank == 2:
