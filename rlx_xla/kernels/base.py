@@ -101,8 +101,8 @@ class FfiKernel(AbstractKernel):
             has_side_effect=ir.BoolAttr.get(False),
             backend_config=ir.DictAttr.get(config),
             api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),
-            operand_layouts=_row_major([len(t.shape) for t in ctx.input_types]),
-            result_layouts=_row_major([len(t.shape) for t in ctx.output_types]),
+            operand_layouts=row_major([len(t.shape) for t in ctx.input_types]),
+            result_layouts=row_major([len(t.shape) for t in ctx.output_types]),
         )
         return list(call.results)
 
@@ -115,7 +115,8 @@ def _attribute(value: Any) -> ir.Attribute:
     return ir.FloatAttr.get(ir.F32Type.get(), float(value))
 
 
-def _row_major(ranks: Sequence[int]) -> ir.ArrayAttr:
+def row_major(ranks: Sequence[int]) -> ir.ArrayAttr:
+    """Layouts of operands or results whose last axis varies fastest."""
     index = ir.IndexType.get()
     return ir.ArrayAttr.get(
         [ir.DenseIntElementsAttr.get(_descending(rank), type=index, shape=[rank]) for rank in ranks]

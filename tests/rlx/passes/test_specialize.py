@@ -16,6 +16,7 @@ from rlx.ops.activation import Gelu
 from rlx.ops.arithmetic import Floor
 from rlx.ops.compare import Compare, Direction, Select
 from rlx.ops.convolution import Conv, ConvGeneralDilated
+from rlx.ops.sorting import TopK, TopNan
 from rlx.options.compile import CompileOptions
 from rlx.passes import PassContext, Specialize
 from rlx.tolerances import tolerance
@@ -167,6 +168,37 @@ def test_the_record_says_what_was_done() -> None:
         "Convolution in many small groups taken apart × 1",
         "Convolution in many small groups as shifted products × 1",
     ]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "i32", "u32", "i8"])
+@pytest.mark.parametrize("nan", list(TopNan))
+def test_top_k_of_long_rows(dtype: str, nan: TopNan, rng: np.random.Generator) -> None:
+    b = GraphBuilder()
+    x = b.input("x", f"{dtype}[3, 16391]")
+    graph = b.build(*TopK(k=17, nan=nan)(x))
+    made = Specialize().run(graph, PassContext(platform="cuda"))
+    assert made is not graph
+    kind = x.dtype.numpy
+    if dtype in ("i32", "u32", "i8"):
+        info = np.iinfo(kind)
+        data = rng.integers(info.min, info.max, (3, 16391), kind, endpoint=True)
+        data[1] = info.min  # every element ties with the padding
+    else:
+        data = np.round(rng.standard_normal((3, 16391)) * 50).astype(kind)  # many ties
+        data[0, rng.integers(0, 16391, 9)] = np.nan
+        data[0, rng.integers(0, 16391, 9)] = -np.nan
+        data[1] = -np.inf
+        data[2] = -0.0
+        data[2, rng.integers(0, 16391, 5)] = 0.0
+    before, after = interpret(graph, {"x": data}), interpret(made, {"x": data})
+    np.testing.assert_array_equal(after[0].view(np.uint8), before[0].view(np.uint8))
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_short_rows_keep_top_k() -> None:
+    b = GraphBuilder()
+    graph = b.build(*TopK(k=17)(b.input("x", "f32[3, 8192]")))
+    assert Specialize().run(graph, PassContext(platform="cuda")) is graph
 
 
 CHAINS = {
