@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast, final
 
 import numpy as np
 
 from rlx import dims
-from rlx.backend import AbstractBackend
+from rlx.capabilities import Capabilities
+from rlx.compiler import Compiler
 from rlx.deferred import Specialization, SpecializationCache, Specializations
 from rlx.dtypes import DType, as_dtype
-from rlx.errors import DimError, DTypeError, RunError, did_you_mean
-from rlx.host_values import python_array
+from rlx.errors import DimError, RunError, did_you_mean
+from rlx.hidden import SEED
 from rlx.ir.graph import Graph, Value
+from rlx.kept import KeptInputs, check_feeds
 from rlx.options.compile import CompileOptions
+from rlx.options.rng import RngOptions
+from rlx.param_store import ParamStore
+from rlx.param_values import from_bytes, input_value, listing
 from rlx.report import CompileReport
+from rlx.run_handle import RunHandle
 from rlx.signature import Signature
-from rlx.types import TensorType
-
-Build = Callable[[Mapping[str, int], str], Specialization]
-
-_CONVERTIBLE = {
-    (DType.F32, DType.F16),
-    (DType.F32, DType.BF16),
-    (DType.F16, DType.F32),
-    (DType.BF16, DType.F32),
-}
-"""Dtypes that ``set_param`` converts between; anything else is refused."""
 
 
 @final
@@ -38,7 +34,8 @@ class CompiledGraph:
     ``compiled(x)`` takes the caller's arguments (those of the traced function without params) and
     returns device arrays in the caller's structure. ``run`` takes and returns NumPy arrays by
     name. Any number of threads may call; ``set_params`` swaps one binding, so that a call sees all
-    old or all new params.
+    old or all new params. With kept inputs one call runs at a time; ``clone`` gives each thread
+    its own.
 
     Attributes:
         graph: what was compiled, before passes.
@@ -52,9 +49,10 @@ class CompiledGraph:
         "__weakref__",
         "_backend",
         "_cache",
-        "_declared",
+        "_compiler",
+        "_kept",
         "_lock",
-        "_options",
+        "_narrow",
         "_params",
         "_static",
         "graph",
@@ -63,32 +61,38 @@ class CompiledGraph:
 
     __call__: Callable[..., Any]
 
-    def __init__(
-        self,
-        backend: AbstractBackend,
-        graph: Graph,
-        signature: Signature,
-        options: CompileOptions,
-        build: Build,
-    ) -> None:
+    def __init__(self, compiler: Compiler) -> None:
         """Hold a graph; a static one compiles now, one with symbolic dims at its first call."""
-        self.graph = graph
-        self.signature = signature
-        self._backend = backend
-        self._options = options
-        self._params: dict[str, Any] = {}
-        self._declared = {v.name: v.type for v in graph.params}
-        self._lock = threading.Lock()
+        self._start(compiler)
+        if not self.graph.symbols:
+            self._static = self._cache.get({})
+            self._kept.move(self._static)
+        self._choose_call()
+
+    def _start(self, compiler: Compiler) -> None:
+        self.graph: Graph = compiler.graph
+        self.signature: Signature = compiler.signature
+        self._compiler = compiler
+        self._backend = compiler.backend
+        self._lock = threading.RLock()
+        self._static: Specialization | None = None
+        self._keep_inputs(compiler.options.resident)
         self._cache = SpecializationCache(
-            build, options.specialization_cache_size, publish=self._bind_params
+            compiler.build,
+            compiler.options.specialization_cache_size,
+            publish=self._bind_all,
         )
-        self._static = self._cache.get({}) if not graph.symbols else None
-        self.__call__ = self._deferred_call if self._static is None else self._static.call
+        self._params = ParamStore(self._backend, self.graph, compiler.fixed, self._publish)
 
     @property
     def device(self) -> str:
         """Name of the device."""
         return self._backend.device
+
+    @property
+    def rng(self) -> RngOptions:
+        """The policy that random ops draw by."""
+        return self._compiler.options.rng
 
     def __repr__(self) -> str:
         return f"<CompiledGraph {self.graph.name!r} on {self.device}>"
@@ -100,68 +104,62 @@ class CompiledGraph:
     def set_params(self, values: Mapping[str, Any]) -> None:
         """Bind params: all of them at once for calls that start afterwards.
 
-        f32 values for an f16 or bf16 param (and back) are converted; Python numbers and lists
-        adopt the param's dtype.
+        f32, f16 and bf16 values are converted into each other; Python numbers and lists adopt the
+        param's dtype.
 
         Raises:
-            RunError: an unknown name, another dtype or another shape; all problems at once, and
-                then nothing is changed.
+            RunError: an unknown name, another dtype or another shape, or a param that
+                ``CompileOptions.param_bindings`` fixed; all problems at once, and then nothing is
+                changed.
         """
         _require_mapping("set_params", "param name → array", values)
-        declared = self._declared
-        problems: list[str] = []
-        placed: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in declared:
-                listing = _listing(self.graph.params)
-                problems.append(
-                    f"set_param: unknown param {name!r}; params are {listing}."
-                    f"{did_you_mean(name, declared)}"
-                )
-                continue
-            try:
-                host = _param_value(name, value, declared[name])
-            except RunError as error:
-                problems.append(str(error))
-                continue
-            placed[name] = host
-        if problems:
-            raise RunError("\n".join(problems))
-        on_device = {n: self._backend.to_device(v, declared[n]) for n, v in placed.items()}
-        with self._lock:  # of two callers the later one wins everywhere
-            self._params = {**self._params, **on_device}
-            for program in self._cache.programs():
-                program.executable.bind(on_device)
+        self._params.set(values)
 
     def set_param_typed(self, name: str, data: bytes, dtype: DType | str) -> None:
         """Bind a param from raw little-endian bytes of a dtype, in C order.
 
+        f32, f16 and bf16 are converted into each other; ``u8`` for a param of another dtype of at
+        most 8 bits means its packed bits.
+
         Raises:
             RunError: the number of bytes does not fit, or see ``set_params``.
         """
-        if name in self._declared:
-            where = f"set_param_typed: param {name!r}"
-            array = _from_bytes(where, data, dtype, self._declared[name])
-        else:
-            array = np.frombuffer(data, np.uint8)
-        self.set_params({name: array})
+        self._params.set_typed(name, data, dtype)
+
+    def set_param_range(self, name: str, offset: int, data: bytes) -> None:
+        """Replace some bytes of a param that is set; the array is uploaded again.
+
+        Args:
+            name: of the param.
+            offset: of the first byte, in the param's dtype and C order.
+            data: little-endian bytes.
+
+        Raises:
+            RunError: the param is unknown, fixed or not set, or the range is not inside it.
+        """
+        self._params.set_range(name, offset, data)
 
     def finalize_params(self) -> None:
-        """Check that every param is bound.
+        """Check that every param is bound, and compute what depends on them alone.
 
         Raises:
             RunError: some are not; all are listed.
         """
-        missing = [v for v in self.graph.params if v.name not in self._params]
+        programs = self._cache.programs()
+        needed = {n for program in programs for n in program.params} if programs else None
+        missing = self._params.missing(needed)
         if missing:
             raise RunError(
-                f"finalize_params: every param is required; not set: {_listing(missing)}. "
+                f"finalize_params: every param is required; not set: {listing(missing)}. "
                 "Use set_param or set_params."
             )
+        for program in programs:
+            if program.refresh is not None:
+                program.refresh()
 
     def params(self) -> dict[str, Any]:
         """Bound params as device arrays, by name."""
-        return dict(self._params)
+        return dict(self._params.values)
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, *, outputs: Sequence[int] | None = None
@@ -169,51 +167,216 @@ class CompiledGraph:
         """Run with inputs by name; return NumPy arrays.
 
         Args:
-            inputs: one array per graph input, in the declared dtype and shape.
+            inputs: one array per graph input, in the declared dtype and shape (f32 arrays for an
+                f16 or bf16 input are converted); a kept input only to give it a value.
             outputs: indices of the outputs to read back, or None for all.
 
         Raises:
             RunError: missing or unknown inputs, another dtype or shape, or params that are not
                 set.
         """
-        arrays = self._ordered({} if inputs is None else inputs)
-        wanted = self._output_indices(outputs)
-        results = self._program(arrays).executable.fast_call(*arrays)
+        results, wanted = self._launch("run", inputs, outputs)
         return [self._backend.from_device(results[i]) for i in wanted]
+
+    def run_async(
+        self, inputs: Mapping[str, Any] | None = None, *, outputs: Sequence[int] | None = None
+    ) -> RunHandle:
+        """Start a run as ``run`` does, and return a handle; nothing is read back yet.
+
+        An output that feeds a kept input is consumed by the next run: read it before, or leave it
+        out of ``outputs``.
+
+        Raises:
+            RunError: as ``run``.
+        """
+        results, wanted = self._launch("run_async", inputs, outputs)
+        return RunHandle(self._backend, [results[i] for i in wanted], list(wanted))
+
+    def run_pipelined(
+        self,
+        sets: Iterable[Mapping[str, Any]],
+        *,
+        outputs: Sequence[int] | None = None,
+        depth: int = 2,
+    ) -> list[list[np.ndarray[Any, Any]]]:
+        """Run once for each set of inputs, starting runs before earlier ones are read back.
+
+        Args:
+            sets: inputs of each run, as ``run`` takes them.
+            outputs: indices of the outputs to read back, or None for all.
+            depth: most runs under way at once; ≥ 1.
+
+        Raises:
+            RunError: as ``run``.
+        """
+        if not isinstance(cast("object", depth), int) or depth < 1:
+            raise RunError(f"run_pipelined: depth is required to be an int ≥ 1; got {depth!r}.")
+        if outputs is None and self._kept.feeds:  # what a later run consumes is read at once
+            depth = 1
+        waiting: deque[RunHandle] = deque()
+        found: list[list[np.ndarray[Any, Any]]] = []
+        for inputs in sets:
+            if len(waiting) == depth:
+                found.append(waiting.popleft().result())
+            waiting.append(self.run_async(inputs, outputs=outputs))
+        return found + [handle.result() for handle in waiting]
 
     def run_typed(
         self, inputs: Mapping[str, tuple[bytes, DType | str]]
     ) -> list[tuple[bytes, DType]]:
         """Run with raw little-endian bytes by name; return bytes with dtypes.
 
-        A graph with symbolic dims takes sizes from the number of bytes, as RLX does.
+        f32, f16 and bf16 are converted into the declared dtype. A graph with symbolic dims takes
+        sizes from the number of bytes, as RLX does.
 
         Raises:
             RunError: as ``run``; DimError: sizes cannot be inferred.
         """
-        self._check_names(inputs)
+        self._check_names("run_typed", inputs)
         for name, pair in cast("Mapping[str, object]", inputs).items():
             if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) != 2:
                 found = type(cast("object", pair)).__name__
                 raise RunError(
                     f"run_typed: input {name!r} is required to be (bytes, dtype); got {found}."
                 )
+        given = [v for v in self.graph.inputs if v.name in inputs]
         lengths = {
             name: len(data) // max(1, as_dtype(dtype).itemsize)
             for name, (data, dtype) in inputs.items()
         }
         binding: Mapping[str, int] = {}
         if self.graph.symbols:
-            declared = [(v.name, v.type.shape) for v in self.graph.inputs]
+            declared = [(v.name, v.type.shape) for v in given]
             binding = dict(dims.infer_bindings_from_lengths(declared, lengths).items())
         arrays = {
-            v.name: _from_bytes(
+            v.name: from_bytes(
                 f"run_typed: input {v.name!r}", *inputs[v.name], v.type.bind(binding)
             )
-            for v in self.graph.inputs
+            for v in given
         }
-        found = self.run(arrays)
-        return [(a.tobytes(), as_dtype(a.dtype)) for a in found]
+        return [(a.tobytes(), as_dtype(a.dtype)) for a in self.run(arrays)]
+
+    def read_output_row(
+        self, inputs: Mapping[str, Any] | None = None, *, output: int = 0, row: int = -1
+    ) -> np.ndarray[Any, Any]:
+        """Run, and read back one row (along axis 0) of one output.
+
+        Raises:
+            RunError: as ``run``, or the output has no such row.
+        """
+        return self.run_async(inputs, outputs=[output]).row(output, row)
+
+    def keep(self, name: str, *, from_output: int, value: Any = None) -> None:
+        """Let an input live on the device: each run consumes it and puts an output in its place.
+
+        The graph is compiled again with the buffer shared between the two, so that an update of
+        it in place copies nothing (``CompileOptions(resident=...)`` saves the first compile).
+        Calls then leave the input out. Its first value is ``value``, or comes from ``set_kept``,
+        from ``run`` under its name, or from a first call that passes every argument. The device
+        array that a call returns for the output lives until the next call.
+
+        Args:
+            name: of the input.
+            from_output: number of the output that replaces it; of the input's type.
+            value: the first value; copied.
+
+        Raises:
+            CompileError: no such input, or the output has another type.
+        """
+        options = self._compiler.options
+        feeds = {**options.resident, name: from_output}
+        check_feeds(self.graph, feeds, "keep")
+        self._recompile(
+            options.replace(resident=feeds, donate=options.donate - {name}),
+            f"keep {name!r} from output {from_output}",
+        )
+        if value is not None:
+            self.set_kept(name, value)
+
+    def set_kept(self, name: str, value: Any) -> None:
+        """Give a kept input a value; it is copied.
+
+        Raises:
+            RunError: no such kept input, another type, or a call is using it.
+        """
+        self._kept.set(name, value)
+        self._choose_call()
+
+    def kept(self, name: str) -> np.ndarray[Any, Any]:
+        """A copy of the value that a kept input has now.
+
+        Raises:
+            RunError: no such kept input, or it has no value.
+        """
+        return np.array(self._backend.from_device(self._kept.get(name)), copy=True)
+
+    def reset_kept(self, name: str | None = None) -> None:
+        """Forget the value of one kept input, or of all: they are as they were declared.
+
+        Raises:
+            RunError: no such kept input, or a call is using it.
+        """
+        self._kept.reset(name)
+        self._choose_call()
+
+    def set_rng(self, rng: RngOptions) -> None:
+        """Draw random numbers by another policy in runs that start afterwards.
+
+        Another seed of the Philox generator is bound like a param. Another generator, another
+        seed of ``ort`` and one inside a loop's body need another program; ``specializations``
+        says so.
+
+        Raises:
+            RunError: ``rng`` is no RngOptions.
+        """
+        from rlx.passes.bind_rng import is_seed_in_program, uses_rng
+
+        if not isinstance(cast("object", rng), RngOptions):
+            raise RunError(f"set_rng: an RngOptions is required; got {type(rng).__name__}.")
+        with self._lock:
+            old = self.rng
+            options = self._compiler.options.replace(rng=rng)
+            if rng.backend is not old.backend and uses_rng(self.graph):
+                why = f"rng: {old.backend.value} → {rng.backend.value}"
+                self._recompile(options, why)
+                return
+            if rng.seed != old.seed and is_seed_in_program(self.graph, rng):
+                self._recompile(options, f"rng seed: {old.seed} → {rng.seed}")
+                return
+            self._compiler.options = options
+            for program in self._cache.programs():
+                self._bind_seed(program)
+
+    def clone(self) -> CompiledGraph:
+        """A second graph over the same compiled programs: own params, kept inputs and records.
+
+        Device arrays are shared, but for the values of kept inputs, which are copied.
+        """
+        with self._lock:
+            twin = object.__new__(CompiledGraph)
+            twin._start(self._compiler.with_options(self._compiler.options))
+            twin._params.share(self._params)
+            twin._cache.adopt([self._compiler.twin(p) for p in self._cache.programs()])
+            if self._static is not None:
+                twin._static = twin._cache.latest()
+            twin._keep_inputs(self._kept.feeds)
+            twin._kept.adopt(self._kept)
+            twin._choose_call()
+            return twin
+
+    def capabilities(self) -> Capabilities:
+        """What this graph can do on its device."""
+        from rlx.passes.bind_rng import uses_rng
+
+        return Capabilities(
+            device=self.device,
+            platform=self._backend.platform,
+            symbols=self.graph.symbols,
+            kept=tuple(self._kept.feeds),
+            staged=any(p.refresh is not None for p in self._cache.programs()),
+            random=uses_rng(self.graph),
+            fixed_params=tuple(self._compiler.fixed),
+        )
 
     def report(self) -> CompileReport:
         """What the last compile decided and cost.
@@ -260,48 +423,125 @@ class CompiledGraph:
                 )
             self._cache.get(sizes)
 
-    def _bind_params(self, made: Specialization) -> None:
-        if self._params:
-            made.executable.bind(self._params)
+    def _publish(self, on_device: Mapping[str, Any]) -> None:
+        for program in self._cache.programs():
+            _bind(program, on_device)
 
-    def _deferred_call(self, *args: Any, **kwargs: Any) -> Any:
+    def _bind_all(self, made: Specialization) -> None:
+        _bind(made, self._params.values)
+        self._bind_seed(made)
+
+    def _bind_seed(self, program: Specialization) -> None:
+        if SEED in program.params:
+            from rlx.passes.bind_rng import seed_words
+            from rlx.types import TensorType
+
+            words = seed_words(self.rng)
+            seed = self._backend.to_device(words, TensorType(DType.U32, (2,)))
+            program.executable.bind({SEED: seed})
+
+    def _recompile(self, options: CompileOptions, why: str) -> None:
+        """Go on with other options; kept values stay where the input is still kept."""
+        with self._lock:
+            before = self._kept
+            self._compiler = self._compiler.with_options(options)
+            self._cache.rebuild(self._compiler.build, why)
+            if self._static is not None:
+                self._static = self._cache.get({})
+            self._keep_inputs(options.resident)
+            self._kept.adopt(before)
+            self._choose_call()
+
+    def _keep_inputs(self, feeds: Mapping[str, int]) -> None:
+        self._kept = KeptInputs(self._backend, self.graph, feeds)
+        self._narrow = self.signature.without(feeds)
+        if self._static is not None:
+            self._kept.move(self._static)
+
+    def _choose_call(self) -> None:
+        if self._kept.missing():
+            self.__call__ = self._first_call
+        elif self._static is not None:
+            self.__call__ = self._static.call
+        else:
+            self.__call__ = self._deferred_call
+
+    def _first_call(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that passes every argument, kept inputs too, which get their values from it."""
         arrays = self.signature.leaves(args, kwargs)
         if len(arrays) != len(self.graph.inputs):
-            raise RunError(
-                f"call: required {len(self.graph.inputs)} inputs ({_listing(self.graph.inputs)}); "
-                f"got {len(arrays)}."
-            )
-        return self._program(arrays).call(*args, **kwargs)
+            raise self._kept.missing_error()
+        by_name = dict(zip((v.name for v in self.graph.inputs), arrays, strict=True))
+        for name in self._kept.feeds:
+            self._kept.set(name, by_name.pop(name))
+        self._choose_call()
+        return self.signature.rebuild(self._execute(list(by_name.values())))
+
+    def _deferred_call(self, *args: Any, **kwargs: Any) -> Any:
+        arrays = self._narrow.leaves(args, kwargs)
+        fed = self._fed()
+        if len(arrays) != len(fed):
+            raise RunError(f"call: required {len(fed)} inputs ({listing(fed)}); got {len(arrays)}.")
+        program = self._program(arrays)
+        if not self._kept.feeds:
+            return program.call(*args, **kwargs)
+        with self._kept.held_by(program):
+            return program.call(*args, **kwargs)
+
+    def _execute(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run with one value for each input that is not kept."""
+        program = self._program(arrays)
+        if self._static is not None or not self._kept.feeds:
+            return program.executable.fast_call(*arrays)
+        with self._kept.held_by(program):
+            return program.executable.fast_call(*arrays)
+
+    def _launch(
+        self, where: str, inputs: Mapping[str, Any] | None, outputs: Sequence[int] | None
+    ) -> tuple[list[Any], Sequence[int]]:
+        given: Mapping[str, Any] = {} if inputs is None else inputs
+        self._check_names(where, given)
+        wanted = self._output_indices(outputs)
+        for name in self._kept.feeds:
+            if name in given:
+                self.set_kept(name, given[name])
+        arrays = [input_value(v.name, given[v.name], v.type) for v in self._fed()]
+        return self._execute(arrays), wanted
+
+    def _fed(self) -> list[Value]:
+        """The inputs that a call passes."""
+        feeds = self._kept.feeds
+        return [v for v in self.graph.inputs if v.name not in feeds]
 
     def _program(self, arrays: Sequence[Any]) -> Specialization:
         if self._static is not None:
             return self._static
-        shapes = {v.name: _shape(v, x) for v, x in zip(self.graph.inputs, arrays, strict=True)}
+        fed = self._fed()
+        shapes = {v.name: _shape(v, x) for v, x in zip(fed, arrays, strict=True)}
+        shapes.update(self._kept.shapes())
         declared = [(v.name, v.type.shape) for v in self.graph.inputs]
         known = {v.name: v.type.shape for v in self.graph.params if v.type.symbols}
-        shapes.update({n: tuple(self._params[n].shape) for n in known if n in self._params})
-        declared += [(n, s) for n, s in known.items() if n in self._params]
+        values = self._params.values
+        shapes.update({n: tuple(values[n].shape) for n in known if n in values})
+        declared += [(n, s) for n, s in known.items() if n in values]
         return self._cache.get(dict(dims.infer_bindings(declared, shapes).items()))
 
-    def _ordered(self, inputs: Mapping[str, Any]) -> list[Any]:
-        self._check_names(inputs)
-        return [_adopt(v.name, inputs[v.name], v.type) for v in self.graph.inputs]
-
-    def _check_names(self, inputs: Mapping[str, Any]) -> None:
-        _require_mapping("run", "input name → array", inputs)
+    def _check_names(self, where: str, inputs: Mapping[str, Any]) -> None:
+        _require_mapping(where, "input name → array", inputs)
         names = {v.name: v.type for v in self.graph.inputs}
         unknown = [name for name in inputs if name not in names]
-        listing = _listing(self.graph.inputs) if unknown or len(inputs) < len(names) else ""
+        optional = set(self._kept.feeds).difference(self._kept.missing())
+        missing = [name for name in names if name not in inputs and name not in optional]
+        listed = listing(self.graph.inputs) if unknown or missing else ""
         if unknown:
             hint = did_you_mean(unknown[0], names)
             if any(v.name == unknown[0] for v in self.graph.params):
                 hint = " It is a param: use set_param."
-            raise RunError(f"run: unknown input {unknown[0]!r}; inputs are {listing}.{hint}")
-        missing = [name for name in names if name not in inputs]
+            raise RunError(f"{where}: unknown input {unknown[0]!r}; inputs are {listed}.{hint}")
         if missing:
             raise RunError(
-                f"run: every input is required; missing {', '.join(map(repr, missing))}. "
-                f"Inputs are {listing}."
+                f"{where}: every input is required; missing {', '.join(map(repr, missing))}. "
+                f"Inputs are {listed}."
             )
 
     def _output_indices(self, outputs: Sequence[int] | None) -> Sequence[int]:
@@ -329,6 +569,13 @@ class CompiledGraph:
         return latest
 
 
+def _bind(program: Specialization, values: Mapping[str, Any]) -> None:
+    """Bind the values of the params that a program takes."""
+    taken = {name: value for name, value in values.items() if name in program.params}
+    if taken:
+        program.executable.bind(taken)
+
+
 def _require_mapping(where: str, what: str, given: object) -> None:
     if not isinstance(given, Mapping):
         raise RunError(f"{where}: a mapping ({what}) is required; got {type(given).__name__}.")
@@ -342,65 +589,3 @@ def _shape(leaf: Value, value: Any) -> tuple[int, ...]:
             f"call: argument {leaf.name!r} is required to be {leaf.type}; "
             "got lists of different lengths. Pass an array."
         ) from error
-
-
-def _listing(values: Sequence[Value]) -> str:
-    return ", ".join(f"{v.name!r}: {v.type}" for v in values) or "none"
-
-
-def _adopt(name: str, value: Any, type_: TensorType) -> Any:
-    """Lists take the declared dtype, as Python numbers do."""
-    if isinstance(value, list | tuple):
-        return python_array(f"run: input {name!r}", value, type_.dtype)
-    return value
-
-
-def _param_value(name: str, value: Any, type_: TensorType) -> Any:
-    wanted = type_.dtype
-    if isinstance(value, bool | int | float | complex | list | tuple):
-        value = python_array(f"set_param: param {name!r}", value, wanted)
-    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-        value = np.asarray(value)
-    try:
-        found = as_dtype(np.dtype(value.dtype))
-    except (DTypeError, TypeError) as error:
-        raise RunError(
-            f"set_param: param {name!r} is required to be {type_}; got {value.dtype}. "
-            "Pass an array of that type."
-        ) from error
-    shape = tuple(int(n) for n in value.shape)
-    if not _fits(shape, type_):
-        raise RunError(
-            f"set_param: param {name!r} is required to be {type_}; got {TensorType(found, shape)}. "
-            "Reshape or transpose it."
-        )
-    if found is wanted:
-        return value
-    if (found, wanted) in _CONVERTIBLE:
-        return np.asarray(value).astype(wanted.numpy)
-    raise RunError(
-        f"set_param: param {name!r} is required to be {type_}; got {TensorType(found, shape)}. "
-        f"Convert it with .astype({wanted.numpy.name!r})."
-    )
-
-
-def _fits(shape: tuple[int, ...], type_: TensorType) -> bool:
-    if len(shape) != type_.rank:
-        return False
-    return all(not isinstance(d, int) or d == n for d, n in zip(type_.shape, shape, strict=True))
-
-
-def _from_bytes(
-    where: str, data: bytes, dtype: DType | str, type_: TensorType
-) -> np.ndarray[Any, Any]:
-    given = as_dtype(dtype)
-    count = 1
-    for dim in type_.shape:
-        count *= dims.evaluate(dim, {})
-    if len(data) != count * given.itemsize:
-        raise RunError(
-            f"{where} is required to be {type_}, {count} elements of {given} in "
-            f"{count * given.itemsize} bytes; got {len(data)} bytes."
-        )
-    sizes = [dims.evaluate(d, {}) for d in type_.shape]
-    return np.frombuffer(data, given.numpy).reshape(sizes)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 import time
-from collections.abc import Mapping
-from typing import final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, final
 
-from rlx.backend import AbstractBackend
+from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.deferred import Specialization
 from rlx.dispatch import KernelDispatchReport, report_of
+from rlx.hidden import SEED
 from rlx.ir.graph import Graph
 from rlx.ir.plan import Lir
 from rlx.options.compile import CompileOptions
@@ -17,12 +20,25 @@ from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.bind_dims import bind
 from rlx.passes.legalize import Legalization, examine, require_legal
 from rlx.report import CompileReport, external_nodes
-from rlx.signature import Signature
+from rlx.show.dump import dump
+from rlx.signature import Signature, flat_signature
+from rlx.staging import PrepareStage, StagedExecutable
+
+if TYPE_CHECKING:
+    from rlx.passes.prepare import Split
 
 
 @final
 class Compiler:
-    """Compiles one graph for bindings, and keeps what does not depend on them."""
+    """Compiles one graph for bindings, and keeps what does not depend on them.
+
+    Attributes:
+        backend: compiles LIR.
+        graph: what is compiled, before passes.
+        signature: how callers call it.
+        options: of the compile.
+        fixed: values of params that cannot change, by name.
+    """
 
     def __init__(
         self,
@@ -31,32 +47,57 @@ class Compiler:
         signature: Signature,
         options: CompileOptions,
         lir: Lir | None = None,
+        fixed: Mapping[str, Any] | None = None,
     ) -> None:
         """Compile ``graph``, or the LIR that is given."""
-        self._backend = backend
-        self._graph = graph
-        self._signature = signature
-        self._options = options
+        self.backend = backend
+        self.graph = graph
+        self.signature = signature
+        self.options = options
+        self.fixed: Mapping[str, Any] = dict(fixed or {})
         self._lir = lir
+        self._stages: dict[str, PrepareStage] = {}
+        self._stages_lock = threading.Lock()
+
+    def with_options(self, options: CompileOptions) -> Compiler:
+        """The same graph with other options."""
+        return Compiler(self.backend, self.graph, self.signature, options, self._lir, self.fixed)
 
     def build(self, binding: Mapping[str, int], reason: str) -> Specialization:
         """Compile for one binding."""
         started = time.perf_counter()
+        split = stage = None
         if self._lir is not None:
             lir, records, phases = self._lir, [], {}
             dispatch = self.dispatch(Legalization(lir.graph, lir.plan, ()))
         else:
-            graph = bind(self._graph, binding) if binding else self._graph
-            legal, records, phases = self.examine(graph)
+            graph = bind(self.graph, binding) if binding else self.graph
+            optimised, records, phases = self.optimise(graph)
+            if self.options.cache_param_invariant:
+                from rlx.passes.prepare import split_param_invariant  # loads op families
+
+                split = split_param_invariant(optimised, dynamic=(SEED,))
+            legal, seconds = self._timed_legalize(optimised if split is None else split.main)
+            phases["legalize"] = seconds
             dispatch = self.dispatch(legal)
-            if self._options.dispatch_report or self._options.verbose:
+            if self.options.dispatch_report or self.options.verbose:
                 print(dispatch)
             lir = self.require(legal)
-        executable = self._backend.compile(lir, self._signature, self._options)
+            if self.options.ir_dump:
+                levels = {"mir": graph, "mir.optimised": optimised, "lir": lir}
+                dump(self.options.ir_dump, self.graph.name, binding, levels)
+        executable = self.backend.compile(lir, self.signature, self.options)
         phases = {**phases, **executable.phases}
+        memory, cost = executable.memory(), executable.cost()
+        if split is not None:
+            middle = time.perf_counter()
+            stage = self._stage(split.prepare)
+            phases["prepare"] = time.perf_counter() - middle
+            names = [v.name for v in lir.graph.params]
+            executable = StagedExecutable(executable, names, stage)
         report = CompileReport(
-            name=self._graph.name,
-            device=self._backend.device,
+            name=self.graph.name,
+            device=self.backend.device,
             phases=phases,
             passes=records,
             dispatch=dispatch,
@@ -64,16 +105,65 @@ class Compiler:
                 len(lir.graph.params),
                 sum(v.type.nbytes for v in lir.graph.params),
             ),
-            memory=executable.memory(),
-            cost=executable.cost(),
+            memory=memory,
+            cost=cost,
             external=external_nodes(lir),
             lir=lir,
-            ineffective=self._options.without_effect(),
+            ineffective=self.options.without_effect(),
+            staging=self._staging_lines(split),
         )
-        seconds = {**phases, "total": time.perf_counter() - started}
+        taken = {v.name for v in lir.graph.params}.difference(
+            () if split is None else (v.name for v in split.prepared)
+        )
         return Specialization(
-            dict(binding), reason, seconds, executable, executable.caller(self._signature), report
+            binding=dict(binding),
+            reason=reason,
+            seconds={**phases, "total": time.perf_counter() - started},
+            executable=executable,
+            call=self._caller(executable),
+            report=report,
+            params=frozenset(taken.union(() if stage is None else stage.params)),
+            refresh=executable.refresh if isinstance(executable, StagedExecutable) else None,
         )
+
+    def twin(self, program: Specialization) -> Specialization:
+        """The same compiled program with nothing bound."""
+        executable = program.executable.clone()
+        return dataclasses.replace(
+            program,
+            executable=executable,
+            call=self._caller(executable),
+            refresh=executable.refresh if isinstance(executable, StagedExecutable) else None,
+            hits=0,
+        )
+
+    def _caller(self, executable: AbstractExecutable) -> Callable[..., Any]:
+        return executable.caller(self.signature.without(self.options.resident))
+
+    def _stage(self, graph: Graph) -> PrepareStage:
+        """The compiled first stage; one for all bindings whose first graphs are the same."""
+        key = graph.fingerprint()
+        with self._stages_lock:
+            found = self._stages.get(key)
+            if found is None:
+                options = self.options.replace(
+                    resident={}, donate=frozenset(), cache_param_invariant=False
+                )
+                lir = self.require(self.legalize(graph))
+                made = self.backend.compile(lir, flat_signature(lir.graph), options)
+                found = self._stages[key] = PrepareStage(lir.graph, made)
+            return found
+
+    def _staging_lines(self, split: Split | None) -> list[str]:
+        if split is not None:
+            return split.lines()
+        if self.options.cache_param_invariant and self._lir is None:
+            return ["nothing depends on params alone: there is one graph"]
+        return []
+
+    def _timed_legalize(self, graph: Graph) -> tuple[Legalization, float]:
+        started = time.perf_counter()
+        return self.legalize(graph), time.perf_counter() - started
 
     def lower(self, graph: Graph) -> Lir:
         """Run the passes, then choose implementations.
@@ -84,27 +174,40 @@ class Compiler:
         return self.require(self.examine(graph)[0])
 
     def examine(self, graph: Graph) -> tuple[Legalization, list[PassRecord], dict[str, float]]:
-        """Run the passes, then choose implementations where there are any."""
-        from rlx.passes.pipelines import mir_pipeline  # loads op families
+        """Run the passes, then choose implementations where there are any.
+
+        Nothing is hidden and nothing is split: seeds are constants, and there is one graph.
+        """
+        optimised, records, phases = self.optimise(graph, hidden_seed=False)
+        legal, seconds = self._timed_legalize(optimised)
+        return legal, records, {**phases, "legalize": seconds}
+
+    def optimise(
+        self, graph: Graph, *, hidden_seed: bool = True
+    ) -> tuple[Graph, list[PassRecord], dict[str, float]]:
+        """Run the passes on a static graph; return the graph, records and seconds by phase."""
+        from rlx.passes.bind_params import KnownValues
+        from rlx.passes.pipelines import binding_pipeline, mir_pipeline  # loads op families
 
         started = time.perf_counter()
-        ctx = PassContext(self._options, self._backend.platform)
-        optimised, records = mir_pipeline(self._options).run(graph, ctx)
-        if self._options.verbose:
+        ctx = PassContext(self.options, self.backend.platform)
+        known = KnownValues(self.fixed)
+        first = binding_pipeline(self.options, known, hidden_seed=hidden_seed)
+        graph, records = first.run(graph, ctx)
+        graph, more = mir_pipeline(self.options).run(graph, ctx)
+        records = [r for r in records if r.changed or r.notes] + more
+        if self.options.verbose:
             for record in records:
                 print(record)
-        middle = time.perf_counter()
-        legal = self.legalize(optimised)
-        phases = {"passes": middle - started, "legalize": time.perf_counter() - middle}
-        return legal, records, phases
+        return graph, records, {"passes": time.perf_counter() - started}
 
     def legalize(self, graph: Graph) -> Legalization:
         """Choose implementations where there are any; no pass runs."""
         return examine(
             graph,
-            lambda node: self._backend.choose(node, self._options),
-            self._backend.platform,
-            claim=claim_of(self._options.supported_ops),
+            lambda node: self.backend.choose(node, self.options),
+            self.backend.platform,
+            claim=claim_of(self.options.supported_ops),
         )
 
     def require(self, legal: Legalization) -> Lir:
@@ -113,8 +216,8 @@ class Compiler:
         Raises:
             LoweringError, KernelError: nodes without any implementation, all at once.
         """
-        return require_legal(legal, claim=claim_of(self._options.supported_ops))
+        return require_legal(legal, claim=claim_of(self.options.supported_ops))
 
     def dispatch(self, legal: Legalization) -> KernelDispatchReport:
         """What was decided, as a report."""
-        return report_of(legal, self._backend.device, self._options)
+        return report_of(legal, self.backend.device, self.options)

@@ -26,6 +26,8 @@ class Specialization:
         executable: the program.
         call: function of the caller's arguments.
         report: what was decided.
+        params: names of the params that the program takes, hidden ones included.
+        refresh: runs the stage before the program if it is stale; None where there is none.
         hits: calls that used it after the one that compiled it.
         number: 1 for the first program that was compiled, 2 for the second …
     """
@@ -36,6 +38,8 @@ class Specialization:
     executable: AbstractExecutable = field(repr=False)
     call: Callable[..., Any] = field(repr=False)
     report: CompileReport = field(repr=False)
+    params: frozenset[str] = field(default=frozenset(), repr=False)
+    refresh: Callable[[], None] | None = field(default=None, repr=False)
     hits: int = 0
     number: int = 0
 
@@ -76,6 +80,7 @@ class SpecializationCache:
         self._programs: OrderedDict[Key, Specialization] = OrderedDict()
         self._building: dict[Key, threading.Lock] = {}
         self._last: Mapping[str, int] | None = None
+        self._why = ""
         self._lock = threading.RLock()
         self.hits = self.misses = self.evictions = 0
 
@@ -96,11 +101,13 @@ class SpecializationCache:
                 if found is not None:
                     return found
                 reason = self._reason(binding)
+                build = self._build
             try:
-                made = self._build(binding, reason)
+                made = build(binding, reason)
                 with self._lock:
                     self._publish(made)
-                    self._keep(key, binding, made)
+                    if build is self._build:  # else: meanwhile all programs were dropped
+                        self._keep(key, binding, made)
             finally:
                 with self._lock:
                     self._building.pop(key, None)
@@ -117,11 +124,26 @@ class SpecializationCache:
     def _keep(self, key: Key, binding: Mapping[str, int], made: Specialization) -> None:
         self.misses += 1
         made.number = self.misses
+        self._why = ""
         self._last = dict(binding)
         self._programs[key] = made
         if len(self._programs) > self._capacity:
             self._programs.popitem(last=False)
             self.evictions += 1
+
+    def rebuild(self, build: Callable[[Mapping[str, int], str], Specialization], why: str) -> None:
+        """Drop every program; the next one is compiled by ``build``, for the reason ``why``."""
+        with self._lock:
+            self._build, self._why = build, why
+            self._programs.clear()
+
+    def adopt(self, programs: list[Specialization]) -> None:
+        """Take programs that another cache compiled; they count neither as hits nor misses."""
+        with self._lock:
+            for program in programs:
+                self._publish(program)
+                self._programs[tuple(sorted(program.binding.items()))] = program
+                self._last = dict(program.binding)
 
     def programs(self) -> list[Specialization]:
         """Every program that is kept, least recently used first."""
@@ -140,6 +162,8 @@ class SpecializationCache:
             return next(reversed(self._programs.values()), None)
 
     def _reason(self, binding: Mapping[str, int]) -> str:
+        if self._why:
+            return self._why
         if self._last is None:
             return "first call" if binding else "static graph"
         changes = [

@@ -13,9 +13,11 @@ from rlx.ir.graph import Graph
 from rlx.ir.module import Module
 from rlx.ir.plan import Lir
 from rlx.ir.verify import verify
+from rlx.kept import check_feeds
 from rlx.options.compile import CompileOptions
 from rlx.options.devices import default_device
 from rlx.options.precision import Precision
+from rlx.param_values import fixed_values
 from rlx.passes.bind_dims import bind
 from rlx.signature import Signature, flat_signature
 
@@ -125,11 +127,12 @@ class Session:
                 f"CompileOptions.donate: names of inputs are required ({', '.join(names)}); got "
                 f"{strangers[0]!r}.{did_you_mean(strangers[0], names)}"
             )
-        compiler = Compiler(self.backend, mir, signature, chosen)
-        compiled = CompiledGraph(self.backend, mir, signature, chosen, compiler.build)
-        params.update(chosen.param_bindings or {})
-        if params:
-            compiled.set_params(params)
+        check_feeds(mir, chosen.resident, "CompileOptions.resident")
+        fixed = fixed_values(mir, chosen)
+        compiled = CompiledGraph(Compiler(self.backend, mir, signature, chosen, fixed=fixed))
+        free = {name: value for name, value in params.items() if name not in fixed}
+        if free:
+            compiled.set_params(free)
         return compiled
 
     def compile_hir(self, graph: Graph, *, options: CompileOptions | None = None) -> CompiledGraph:
@@ -178,8 +181,11 @@ class Session:
 
     def _from_lir(self, lir: Lir, options: CompileOptions) -> CompiledGraph:
         signature = flat_signature(lir.graph)
-        compiler = Compiler(self.backend, lir.graph, signature, options, self._own(lir))
-        return CompiledGraph(self.backend, lir.graph, signature, options, compiler.build)
+        check_feeds(lir.graph, options.resident, "CompileOptions.resident")
+        fixed = fixed_values(lir.graph, options)
+        return CompiledGraph(
+            Compiler(self.backend, lir.graph, signature, options, self._own(lir), fixed)
+        )
 
 
 def _backend(device: str | None) -> AbstractBackend:

@@ -63,9 +63,16 @@ class PassContext:
 
 @dataclass(frozen=True, kw_only=True)
 class AbstractPass(abc.ABC):
-    """A transformation of graphs; options are fields. Same object back means unchanged."""
+    """A transformation of graphs; options are fields. Same object back means unchanged.
+
+    Attributes:
+        name: what it prints as.
+        keeps_boundary: whether inputs, params and outputs stay as callers see them; only passes
+            that put known values or a hidden param in say no, and ``validate`` starts anew there.
+    """
 
     name: ClassVar[str]
+    keeps_boundary: ClassVar[bool] = True
 
     @abc.abstractmethod
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
@@ -142,7 +149,8 @@ class Pipeline:
                 seconds = time.perf_counter() - started
                 changed = graph is not before
                 if changed:
-                    _check_boundary(before, graph)
+                    if current.keeps_boundary:
+                        _check_boundary(before, graph)
                     if self.verify:
                         from rlx.ir.verify import verify
 
@@ -160,7 +168,10 @@ class Pipeline:
                 )
             )
             if changed and checker is not None:
-                checker.check(graph, str(current), [r.name for r in records[:-1]])
+                if current.keeps_boundary:
+                    checker.check(graph, str(current), [r.name for r in records[:-1]])
+                else:
+                    checker = type(checker)(graph)
             if on_pass is not None:
                 on_pass(before, current, graph)
         return graph, records

@@ -7,11 +7,34 @@ from __future__ import annotations
 
 from rlx.options.compile import CompileOptions
 from rlx.passes.base import AbstractPass, Pipeline
+from rlx.passes.bind_params import NOTHING_KNOWN, BindParams, KnownValues
+from rlx.passes.bind_rng import BindRng
 from rlx.passes.canonicalize import Canonicalize
 from rlx.passes.eliminate import EliminateCommonSubexpressions
 from rlx.passes.fold_constants import FoldConstants
 from rlx.passes.inline_calls import InlineCalls
+from rlx.passes.lint_numerics import LintNumerics
+from rlx.passes.matmul_precision import RaiseMatmulPrecision
 from rlx.passes.specialize import Specialize
+
+
+def binding_pipeline(
+    options: CompileOptions, known: KnownValues = NOTHING_KNOWN, *, hidden_seed: bool = True
+) -> Pipeline:
+    """MIR → MIR: what the compile knows besides the graph is put in.
+
+    Args:
+        options: the compile's options.
+        known: values of params that cannot change.
+        hidden_seed: read the seed of random ops from a hidden param.
+    """
+    passes: tuple[AbstractPass, ...] = (
+        # Before anything is folded: known values decide what is constant.
+        BindParams(values=known),
+        # Before elimination, which would merge two random ops of one key in any case.
+        BindRng(rng=options.rng, hidden=hidden_seed),
+    )
+    return Pipeline(passes)
 
 
 def mir_pipeline(options: CompileOptions) -> Pipeline:
@@ -30,5 +53,13 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         # Again: folding leaves new identities (x + 0 with a folded 0), known places and choices.
         Canonicalize(),
         EliminateCommonSubexpressions(),
+        # Last: it writes composites out that earlier passes would still recognise.
+        *(
+            (RaiseMatmulPrecision(precision=options.matmul_precision),)
+            if options.matmul_precision
+            else ()
+        ),
+        # After folding, which shows what is constant.
+        *((LintNumerics(),) if options.lint_numerics else ()),
     )
     return Pipeline(passes)

@@ -11,6 +11,9 @@ from rlx.options.compile import CompileOptions
 from rlx.passes import pipelines
 from rlx.passes.base import AbstractPass, Fixpoint, Pipeline
 
+EVERYTHING = CompileOptions(matmul_precision="highest", lint_numerics=True)
+"""Options that ask for every pass that is not in the pipelines by default."""
+
 NOT_IN_A_PIPELINE = {
     "decompose": "run by hand; `legalize` decomposes what nothing else carries out",
     "fixpoint": "holds passes",
@@ -38,7 +41,7 @@ def _in_pipelines() -> set[str]:
     names: set[str] = set()
     for name, function in vars(pipelines).items():
         if name.endswith("_pipeline"):
-            pipeline: Pipeline = function(CompileOptions())
+            pipeline: Pipeline = function(EVERYTHING)
             names |= _names_in(pipeline.passes)
     return names
 

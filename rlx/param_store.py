@@ -1,0 +1,137 @@
+"""The params of one compiled graph: their values on the device, checked and converted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from rlx.backend import AbstractBackend
+from rlx.dtypes import DType
+from rlx.errors import RunError, did_you_mean
+from rlx.ir.graph import Graph, Value
+from rlx.param_values import from_bytes, listing, param_value, with_bytes
+
+
+@final
+class ParamStore:
+    """Values by name; whoever runs programs hears of every change.
+
+    Attributes:
+        values: device arrays by name; replaced, never changed.
+        fixed: names whose values the compile fixed.
+    """
+
+    def __init__(
+        self,
+        backend: AbstractBackend,
+        graph: Graph,
+        fixed: Mapping[str, Any],
+        publish: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        """Start with the fixed values alone.
+
+        Args:
+            backend: where arrays go.
+            graph: what declares the params.
+            fixed: values that cannot be set again.
+            publish: called with the device arrays that are new, under the store's lock.
+        """
+        self.values: dict[str, Any] = {}
+        self.fixed = frozenset(fixed)
+        self._backend = backend
+        self._params = graph.params
+        self._declared = {v.name: v.type for v in graph.params}
+        self._publish = publish
+        self._lock = threading.Lock()
+        self.upload(fixed)
+
+    def set(self, values: Mapping[str, Any]) -> None:
+        """Set some values, all at once.
+
+        Raises:
+            RunError: names, types or shapes are wrong; all problems, and nothing is changed.
+        """
+        problems: list[str] = []
+        placed: dict[str, Any] = {}
+        for name, value in values.items():
+            problem = self._problem(name)
+            if problem:
+                problems.append(problem)
+                continue
+            try:
+                placed[name] = param_value(name, value, self._declared[name])
+            except RunError as error:
+                problems.append(str(error))
+        if problems:
+            raise RunError("\n".join(problems))
+        self.upload(placed)
+
+    def set_typed(self, name: str, data: bytes, dtype: DType | str) -> None:
+        """Set one value from raw bytes.
+
+        Raises:
+            RunError: the number of bytes does not fit, or as ``set``.
+        """
+        problem = self._problem(name)
+        if problem:
+            raise RunError(problem)
+        where = f"set_param_typed: param {name!r}"
+        self.set({name: from_bytes(where, data, dtype, self._declared[name])})
+
+    def set_range(self, name: str, offset: int, data: bytes) -> None:
+        """Replace some bytes of a value.
+
+        Raises:
+            RunError: there is no value, or the range is not inside it.
+        """
+        problem = self._problem(name)
+        if not problem and name not in self.values:
+            problem = (
+                f"set_param_range: param {name!r} is required to have a value that is changed; "
+                "it has none. Set it first, to zeros if need be."
+            )
+        if problem:
+            raise RunError(problem)
+        with self._lock:
+            old = np.asarray(self._backend.from_device(self.values[name]))
+            self._put({name: with_bytes(name, old, offset, data)})
+
+    def upload(self, values: Mapping[str, Any]) -> None:
+        """Put checked values on the device and publish them."""
+        if values:
+            with self._lock:  # of two callers the later one wins everywhere
+                self._put(values)
+
+    def missing(self, needed: Collection[str] | None) -> list[Value]:
+        """Params without a value, among those that are needed; None needs all."""
+        return [
+            v
+            for v in self._params
+            if v.name not in self.values and (needed is None or v.name in needed)
+        ]
+
+    def share(self, other: ParamStore) -> None:
+        """Take over the device arrays of another store of the same graph."""
+        self.values = dict(other.values)
+
+    def _put(self, values: Mapping[str, Any]) -> None:
+        on_device = {n: self._backend.to_device(v, self._declared[n]) for n, v in values.items()}
+        self.values = {**self.values, **on_device}
+        self._publish(on_device)
+
+    def _problem(self, name: str) -> str:
+        """Why a param cannot be set, if so."""
+        if name not in self._declared:
+            return (
+                f"set_param: unknown param {name!r}; params are {listing(self._params)}."
+                f"{did_you_mean(name, self._declared)}"
+            )
+        if name in self.fixed:
+            return (
+                f"set_param: param {name!r} is required to be free; "
+                "CompileOptions.param_bindings fixed its value. Compile without it."
+            )
+        return ""
