@@ -310,7 +310,7 @@ def measure_graph(
         )
     from rlx.passes.validate import draw  # loads op families
 
-    compiled = Session(device).compile(static, options=chosen)
+    compiled = Session(device).compile(static, options=chosen.replace(dim_binding=None))
     rng = np.random.default_rng(0)
     compiled.set_params({v.name: draw(rng, v.type) for v in static.params})
     inputs = {v.name: draw(rng, v.type) for v in static.inputs}
