@@ -61,7 +61,7 @@ def test_decomposition_means_the_same(name: str) -> None:
         runner.compare(sample, found, wanted)
 
 
-def _groups() -> list[Any]:
+def groups() -> list[Any]:
     """One XLA module per op and dtype of the first input."""
     groups: dict[tuple[str, str], list[runner.Sample]] = {}
     for name in OPS:
@@ -77,7 +77,7 @@ def _show_seed() -> None:
     print(f"samples drawn with RLX_TEST_SEED={SEED}")
 
 
-@pytest.mark.parametrize("group", _groups())
+@pytest.mark.parametrize("group", groups())
 def test_xla_means_the_same(group: list[runner.Sample]) -> None:
     graph, arrays = runner.graph_of(group)
     found = execute(graph, arrays)

@@ -1,0 +1,149 @@
+"""Our kernels on an NVIDIA GPU against ``jax.jit`` of the natural form, queued calls.
+
+Run by hand where a GPU is attached: ``python -m tests.benchmarks.cuda`` prints a table that names
+the card.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import rlx
+import rlx_xla
+from rlx.ops.attention import Attention, MaskKind
+from rlx.ops.reduction import CumSum
+from rlx.ops.sequence import SelectiveScan
+from rlx.ops.sorting import TopK, TopNan
+
+
+def seconds(call: Callable[[], Any], calls: int = 20, rounds: int = 7) -> float:
+    """Median time of one call among queued ones."""
+    jax.block_until_ready([call() for _ in range(3)])
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        out = None
+        for _ in range(calls):
+            out = call()
+        jax.block_until_ready(out)
+        times.append((time.perf_counter() - start) / calls)
+    return statistics.median(times)
+
+
+def drawn(*shape: int, dtype: Any = jnp.float32, seed: int = 0) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float32).astype(dtype)
+
+
+def selective_scan() -> tuple[Any, Any, list[Any], float]:
+    batch, length, width, state = 4, 2048, 1024, 16
+    x, delta = drawn(batch, length, width), jnp.abs(drawn(batch, length, width, seed=1)) * 0.1
+    a = -jnp.abs(drawn(width, state, seed=2))
+    b, c = drawn(batch, length, state, seed=3), drawn(batch, length, state, seed=4)
+
+    def natural(x: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
+        def step(h: Any, now: Any) -> tuple[Any, Any]:
+            x_t, d_t, b_t, c_t = now
+            h = jnp.exp(d_t[..., None] * a) * h + (d_t * x_t)[..., None] * b_t[:, None, :]
+            return h, (h * c_t[:, None, :]).sum(-1)
+
+        along = [jnp.swapaxes(v, 0, 1) for v in (x, delta, b, c)]
+        return jnp.swapaxes(lax.scan(step, jnp.zeros((batch, width, state)), along)[1], 0, 1)
+
+    return SelectiveScan(state_size=state), natural, [x, delta, a, b, c], 4.0 * 3 * x.size
+
+
+def cumsum(dtype: Any) -> Any:
+    def make() -> tuple[Any, Any, list[Any], float]:
+        x = drawn(8192, 8192, dtype=dtype)
+        return CumSum(axis=1), lambda x: jnp.cumsum(x, axis=1), [x], 2.0 * x.nbytes
+
+    return make
+
+
+def attention(batch: int, length: int, heads: int, kv: int, dim: int, causal: bool) -> Any:
+    def make() -> tuple[Any, Any, list[Any], float]:
+        args = [
+            drawn(batch, length, h, dim, dtype=jnp.bfloat16, seed=i)
+            for i, h in enumerate((heads, kv, kv))
+        ]
+        kind = MaskKind.CAUSAL if causal else MaskKind.NONE
+        op = Attention(num_heads=heads, head_dim=dim, mask_kind=kind)
+
+        def natural(q: Any, k: Any, v: Any) -> Any:
+            return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="xla")
+
+        flops = 4.0 * batch * heads * length * length * dim * (0.5 if causal else 1.0)
+        return op, natural, args, flops
+
+    return make
+
+
+def top_k(rows: int, length: int) -> Any:
+    def make() -> tuple[Any, Any, list[Any], float]:
+        x = drawn(rows, length)
+        return TopK(k=50, nan=TopNan.LARGEST), lambda x: lax.top_k(x, 50), [x], float(x.nbytes)
+
+    return make
+
+
+CASES: dict[str, tuple[Callable[[], tuple[Any, Any, list[Any], float]], str]] = {
+    "selective scan, B4 L2048 D1024 N16 f32": (selective_scan, "GB/s"),
+    "cumsum, last axis of 8192² f32": (cumsum(jnp.float32), "GB/s"),
+    "cumsum, last axis of 8192² bf16": (cumsum(jnp.bfloat16), "GB/s"),
+    "attention, 4×4096×16×128 causal bf16": (attention(4, 4096, 16, 16, 128, True), "GFLOP/s"),
+    "attention, 4×4096×32/8×128 causal bf16": (attention(4, 4096, 32, 8, 128, True), "GFLOP/s"),
+    "attention, 8×1024×16×64 bf16": (attention(8, 1024, 16, 16, 64, False), "GFLOP/s"),
+    "top_k, 50 of [64, 131072] f32": (top_k(64, 131_072), "GB/s"),
+    "top_k, 50 of [8, 50257] f32": (top_k(8, 50_257), "GB/s"),
+}
+
+
+def compiled_op(op: Any, args: list[Any]) -> Any:
+    """The op alone, compiled for the GPU."""
+    b = rlx.GraphBuilder()
+    leaves = [
+        b.input(f"x{i}", rlx.TensorType(rlx.dtypes.as_dtype(a.dtype), a.shape))
+        for i, a in enumerate(args)
+    ]
+    made = op(*leaves)
+    graph = b.build(*(made if isinstance(made, tuple) else (made,)))
+    return rlx.Session("cuda").compile(graph)
+
+
+def main() -> None:
+    """Print the table."""
+    print(
+        f"{jax.devices('cuda')[0].device_kind}, jax {jax.__version__}, rlx_xla {rlx_xla.__name__}"
+    )
+    for name, (make, unit) in CASES.items():
+        op, natural, args, work = make()
+        ours = compiled_op(op, args)
+        kernels = [choice.implementation for choice in ours.report().kernels]
+        theirs = jax.jit(natural)
+        wanted = jax.tree.leaves(theirs(*args))[0]
+        found = jax.tree.leaves(ours(*args))[0]
+        error = float(
+            jnp.linalg.norm(jnp.ravel(found.astype(jnp.float32) - wanted.astype(jnp.float32)))
+            / jnp.linalg.norm(jnp.ravel(wanted.astype(jnp.float32)))
+        )
+        calls = 3 if "scan" in name else 20
+        mine = seconds(lambda c=ours, a=args: c(*a))
+        other = seconds(lambda c=theirs, a=args: c(*a), calls=calls)
+        again = seconds(lambda c=ours, a=args: c(*a))
+        best = min(mine, again)
+        print(
+            f"| {name} | {best * 1e6:,.0f} µs | {other * 1e6:,.0f} µs | {other / best:.1f}× | "
+            f"{work / best / 1e9:,.0f} {unit} | {error:.1e} | {', '.join(kernels) or 'none'} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The kernels for NVIDIA GPUs against the meaning of their ops, at ragged sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx.ops.attention import Attention, MaskKind
+from rlx.ops.reduction import CumSum
+from rlx.ops.sequence import SelectiveScan
+from rlx.ops.sorting import TopK, TopNan
+
+pytestmark = pytest.mark.gpu
+
+F32 = np.dtype(np.float32)
+
+
+def run(
+    build: Callable[..., Any], arrays: dict[str, np.ndarray[Any, Any]], kernel: str | None
+) -> tuple[list[Any], list[Any]]:
+    """Results on the GPU and in NumPy; the kernel that must have run."""
+    b = rlx.GraphBuilder()
+    leaves = [b.input(n, rlx.TensorType(str(_name(a)), a.shape)) for n, a in arrays.items()]
+    made = build(*leaves)
+    graph = b.build(*(made if isinstance(made, tuple) else (made,)))
+    compiled = rlx.Session("cuda").compile(graph)
+    names = [choice.implementation for choice in compiled.report().kernels]
+    assert names == ([] if kernel is None else [kernel]), str(compiled.report())
+    return compiled.run(arrays), rlx.interpret(graph, arrays)
+
+
+def _name(array: np.ndarray[Any, Any]) -> rlx.DType:
+    return rlx.dtypes.as_dtype(array.dtype)
+
+
+def close(found: Any, wanted: Any, error: float) -> None:
+    left, right = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    np.testing.assert_array_equal(np.isnan(left), np.isnan(right))
+    finite = np.isfinite(right)
+    scale = np.linalg.norm(right[finite]) or 1.0
+    assert np.linalg.norm(left[finite] - right[finite]) <= error * scale
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 4, 16), (2, 63, 20, 16), (3, 65, 32, 8), (1, 200, 100, 64)]
+)
+def test_selective_scan(shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    batch, length, width, state = shape
+    arrays = {
+        "x": rng.standard_normal((batch, length, width)),
+        "delta": np.abs(rng.standard_normal((batch, length, width))),
+        "a": -np.abs(rng.standard_normal((width, state))),
+        "b": rng.standard_normal((batch, length, state)),
+        "c": rng.standard_normal((batch, length, state)),
+    }
+    arrays = {name: value.astype(F32) for name, value in arrays.items()}
+    found, wanted = run(SelectiveScan(state_size=state), arrays, "selective_scan.cuda.ptx")
+    close(found[0], wanted[0], 1e-5)
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_selective_scan_of_other_widths_is_left_to_xla(
+    width: int, rng: np.random.Generator
+) -> None:
+    shapes = {"x": (1, 9, width), "delta": (1, 9, width), "a": (width, 16)}
+    shapes |= {"b": (1, 9, 16), "c": (1, 9, 16)}
+    arrays = {n: np.abs(rng.standard_normal(s)).astype(F32) for n, s in shapes.items()}
+    arrays["a"] *= -1
+    found, wanted = run(SelectiveScan(state_size=16), arrays, None)
+    close(found[0], wanted[0], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("length", [256, 257, 1000, 4096, 5001])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_cumsum(
+    dtype: str, length: int, reverse: bool, exclusive: bool, rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal((131, length)).astype(jnp.dtype(dtype))
+    x[0, length // 2] = np.inf
+    x[1, length // 3] = np.nan
+    op = CumSum(axis=1, reverse=reverse, exclusive=exclusive)
+    found, wanted = run(op, {"x": x}, "cumsum.cuda.ptx")
+    close(found[0], wanted[0], {"float32": 1e-5, "bfloat16": 4e-3, "float16": 5e-4}[dtype])
+
+
+ATTENTION = {
+    "plain": {},
+    "causal": {"mask_kind": MaskKind.CAUSAL},
+    "window": {"mask_kind": MaskKind.SLIDING_WINDOW, "window": 31},
+    "lengths": {"mask_kind": MaskKind.LENGTHS},
+    "bhsd": {"mask_kind": MaskKind.CAUSAL, "layout": "bhsd"},
+    "scaled": {"score_scale": 0.3},
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("sizes", [(192, 4, 4, 64), (131, 8, 2, 40), (128, 3, 1, 128)])
+def test_attention(name: str, dtype: str, sizes: tuple[int, ...], rng: np.random.Generator) -> None:
+    length, heads, kv, dim = sizes
+    options: dict[str, Any] = ATTENTION[name]
+    q, k, v = (rng.standard_normal((2, length, h, dim)) for h in (heads, kv, kv))
+    if options.get("layout") == "bhsd":
+        q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))
+    arrays = {n: x.astype(jnp.dtype(dtype)) for n, x in (("q", q), ("k", k), ("v", v))}
+    if name == "lengths":
+        arrays["mask"] = np.array([0, 77], np.int32)
+    op = Attention(num_heads=heads, head_dim=dim, **options)
+    found, wanted = run(op, arrays, "attention.cuda.cudnn")
+    close(found[0], wanted[0], 8e-3)
+
+
+def test_decode_attention_is_left_to_xla(rng: np.random.Generator) -> None:
+    q, k, v = (rng.standard_normal((2, s, 4, 64)).astype(jnp.bfloat16) for s in (1, 512, 512))
+    op = Attention(num_heads=4, head_dim=64, mask_kind=MaskKind.CAUSAL)
+    found, wanted = run(op, {"q": q, "k": k, "v": v}, None)
+    close(found[0], wanted[0], 8e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("nan", list(TopNan))
+def test_top_k(dtype: str, nan: TopNan, rng: np.random.Generator) -> None:
+    x = np.round(rng.standard_normal((5, 32_771)) * 50).astype(jnp.dtype(dtype))
+    if dtype != "int32":
+        x[0, 5:9] = np.nan
+        x[1] = -0.0
+        x[1, 70] = 0.0
+    found, wanted = run(TopK(k=50, nan=nan), {"x": x}, None)
+    np.testing.assert_array_equal(found[1], wanted[1])
+    np.testing.assert_array_equal(found[0], wanted[0])
+
+
+def test_kernels_run_inside_a_scan(rng: np.random.Generator) -> None:
+    x = jnp.asarray(rng.standard_normal((4, 256, 300)), jnp.float32)
+
+    def function(x: jax.Array) -> jax.Array:
+        def step(carry: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
+            return carry + jnp.cumsum(row, axis=1), None
+
+        return jax.lax.scan(step, jnp.zeros(x.shape[1:]), x)[0]
+
+    compiled = rlx.Session("cuda").compile(rlx_xla.trace(function, x))
+    assert "cumsum.cuda.ptx" in {c.implementation for c in compiled.report().kernels}
+    close(compiled(x), jax.jit(function)(x), 1e-5)
+
+
+def test_kernels_survive_vmap_and_grad(rng: np.random.Generator) -> None:
+    x = jnp.asarray(rng.standard_normal((3, 128, 300)), jnp.float32)
+
+    def function(x: jax.Array) -> jax.Array:
+        return jnp.sin(jnp.cumsum(x, axis=-1)).sum()
+
+    fast = rlx_xla.jit(function)
+    found = jax.jit(jax.vmap(jax.grad(fast)))(x)
+    close(found, jax.vmap(jax.grad(function))(x), 1e-5)
+    text = jax.jit(jax.vmap(jax.grad(fast))).lower(x).as_text()
+    assert "xla.gpu.ptx" in text
