@@ -30,6 +30,16 @@ def eigh(a: jax.Array, *, lower: bool, sort_eigenvalues: bool, method: str | Non
     )
 
 
+def eig(a: jax.Array, *, left: bool, right: bool, vector_derivatives: bool) -> Any:
+    """``w`` and the wanted vectors, left ones first, of general matrices."""
+    settings: dict[str, Any] = {}
+    if vector_derivatives:
+        settings["enable_eigvec_derivs"] = True
+    return _linalg.eig(
+        a, compute_left_eigenvectors=left, compute_right_eigenvectors=right, **settings
+    )
+
+
 def svd(a: jax.Array, *, full_matrices: bool, compute_uv: bool, method: str | None) -> Any:
     """``s, u, vt`` of matrices, or ``s`` in a tuple.
 

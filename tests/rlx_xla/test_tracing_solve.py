@@ -47,6 +47,8 @@ def _check(function: Callable[..., Any], *arguments: Any) -> rlx_xla.Traced:
         (jnp.linalg.lstsq, (TALL, TALL[:, 0])),
         (jnp.linalg.pinv, (TALL,)),
         (lambda a: jnp.linalg.eigh(a + a.mT), (SQUARE,)),
+        (jnp.linalg.eig, (SQUARE,)),
+        (jax.grad(lambda a: jnp.abs(jnp.linalg.eigvals(a)).sum()), (SQUARE,)),
         (lambda a: jax.grad(lambda a: jnp.linalg.slogdet(a)[1].sum())(a), (SQUARE,)),
         (lambda a: jax.scipy.linalg.qr(a, mode="economic", pivoting=True), (TALL,)),
         (

@@ -95,6 +95,9 @@ def _spectra(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         for lower in (True, False):
             op = ops.Eigh(lower=lower, sort_eigenvalues=lower)
             yield Sample(op, (x,), f"{dtype} {shape} {lower}", check=_eigh(op))
+        for left, right in ((False, False), (True, False), (False, True), (True, True)):
+            op = ops.Eig(left=left, right=right)
+            yield Sample(op, (x,), f"{dtype} {shape} {left} {right}", check=_eig(op))
     for shape in SHAPES:
         x = draw(rng, dtype, shape)
         label = f"{dtype} {shape}"
@@ -210,6 +213,28 @@ def _eigh(op: ops.Eigh) -> Callable[..., None]:
     return check
 
 
+def _eig(op: ops.Eig) -> Callable[..., None]:
+    def check(found: Sequence[Any], wanted: Sequence[Any], inputs: Sequence[Any]) -> None:
+        w, *vectors = _types(found, wanted)
+        (x,) = inputs
+        dtype = as_dtype(w.dtype)
+        # The order is the library's own: sums of powers are compared instead.
+        for power, matrix in ((1, x), (2, x @ x)):
+            total = np.trace(matrix, axis1=-2, axis2=-1)
+            scale = np.maximum(1, np.sum(np.abs(w) ** power, axis=-1))
+            _near(np.sum(w**power, axis=-1) / scale, total / scale, dtype)
+        if op.right:
+            right = vectors[-1]
+            _near(x @ right, right * w[..., None, :], dtype)
+        if op.left:
+            left = vectors[0]
+            _near(_adjoint(left) @ x, w[..., :, None] * _adjoint(left), dtype)
+        for v in vectors:
+            _near(np.linalg.norm(v, axis=-2), np.ones(v.shape[:-1]), dtype)
+
+    return check
+
+
 def _svd(found: Sequence[Any], wanted: Sequence[Any], inputs: Sequence[Any]) -> None:
     s, u, vt = _types(found, wanted)
     (x,) = inputs
@@ -221,7 +246,7 @@ def _svd(found: Sequence[Any], wanted: Sequence[Any], inputs: Sequence[Any]) -> 
 
 
 def error_samples() -> Iterator[ErrorSample]:
-    for op in (ops.Cholesky, ops.Eigh, ops.Det, ops.LogDet):
+    for op in (ops.Cholesky, ops.Eigh, ops.Eig, ops.Det, ops.LogDet):
         yield ErrorSample(op, ("f32[4]",), ShapeError, "C1", "f32[4]")
         yield ErrorSample(op, ("f32[4, 3]",), ShapeError, "C1", "f32[4, 3]")
         yield ErrorSample(op, ("bf16[4, 4]",), DTypeError, "C2", "bf16[4, 4]")

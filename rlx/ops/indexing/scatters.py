@@ -13,6 +13,7 @@ from rlx.dtypes import Kind, as_dtype
 from rlx.errors import DTypeError
 from rlx.ir.attributes import Array
 from rlx.ir.op import Op, define_op
+from rlx.ops.arithmetic import numbers
 from rlx.ops.axes import require_at_most, require_axes
 from rlx.ops.elementwise import round_to
 from rlx.ops.indexing.gathers import require_batching
@@ -81,9 +82,10 @@ class ScatterGeneral(Op):
         C6: each axis of x is a window, inserted or batching one.
         C7: window dims of updates are at most those of x.
         C8: x and updates have one dtype.
-        C9: MIN and MAX take no complex numbers, SUB no bool.
+        C9: SUB takes no bool.
 
-    Numerics: here narrow floats accumulate in f32 and round once; XLA may round after each update.
+    Numerics: MIN and MAX order complex numbers by real, then by imaginary part. Here narrow
+        floats accumulate in f32 and round once; XLA may round after each update.
     Source: StableHLO `scatter`, `jax.lax.scatter` and its kin.
     """
 
@@ -169,11 +171,10 @@ class ScatterGeneral(Op):
 
 def require_kind(op: Op, label: str, kind: ScatterKind, x: TensorType) -> None:
     """Require a dtype that the kind of scatter takes."""
-    ordered = kind not in (ScatterKind.MIN, ScatterKind.MAX) or not x.dtype.is_complex
     op.require(
         label,
-        ordered and not (kind is ScatterKind.SUB and x.dtype.kind is Kind.BOOL),
-        lambda: f"MIN and MAX take no complex numbers and SUB no bool; got {kind.name} on x: {x}.",
+        not (kind is ScatterKind.SUB and x.dtype.kind is Kind.BOOL),
+        lambda: f"SUB takes no bool; got {kind.name} on x: {x}. Convert x.",
         DTypeError,
     )
 
@@ -182,11 +183,26 @@ def _set(target: Array, places: Array, values: Array) -> None:
     target[places] = values
 
 
+def _ordered(
+    real: Callable[[Array, Array, Array], None], choose: Callable[[Array, Array], Array]
+) -> Callable[[Array, Array, Array], None]:
+    """Complex numbers have RLX's order, which is not NumPy's."""
+
+    def combine(target: Array, places: Array, values: Array) -> None:
+        if not np.iscomplexobj(target):
+            real(target, places, values)
+            return
+        for place, value in zip(places, values, strict=True):
+            target[place] = choose(target[place], value)
+
+    return combine
+
+
 _COMBINE: dict[ScatterKind, Callable[[Array, Array, Array], None]] = {
     ScatterKind.SET: _set,
     ScatterKind.ADD: np.add.at,
     ScatterKind.SUB: np.subtract.at,
     ScatterKind.MUL: np.multiply.at,
-    ScatterKind.MIN: np.minimum.at,
-    ScatterKind.MAX: np.maximum.at,
+    ScatterKind.MIN: _ordered(np.minimum.at, numbers.minimum),
+    ScatterKind.MAX: _ordered(np.maximum.at, numbers.maximum),
 }

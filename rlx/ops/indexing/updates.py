@@ -94,7 +94,7 @@ class ScatterNd(Op):
         C2: the last axis of indices has a known size k ≤ rank of x.
         C3: updates have the shape above.
         C4: x and updates have one dtype.
-        C5: MIN and MAX take no complex numbers, SUB no bool.
+        C5: SUB takes no bool.
 
     Source: ONNX `ScatterND`; RLX `Op::ScatterNd`.
     """
@@ -149,7 +149,7 @@ class ScatterElements(Op):
         C3: indices have the rank of x, and no larger dims on the other axes.
         C4: updates have the shape of indices.
         C5: x and updates have one dtype.
-        C6: MIN and MAX take no complex numbers, SUB no bool.
+        C6: SUB takes no bool.
 
     Source: ONNX `ScatterElements`; RLX `Op::ScatterElements`.
     """

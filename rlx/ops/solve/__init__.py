@@ -7,6 +7,8 @@ from rlx.ops.solve.factors import HouseholderProduct as HouseholderProduct
 from rlx.ops.solve.factors import Lu as Lu
 from rlx.ops.solve.factors import LuPivotsToPermutation as LuPivotsToPermutation
 from rlx.ops.solve.factors import Qr as Qr
+from rlx.ops.solve.packed import EighBatch as EighBatch
+from rlx.ops.solve.spectra import Eig as Eig
 from rlx.ops.solve.spectra import Eigh as Eigh
 from rlx.ops.solve.spectra import EighMethod as EighMethod
 from rlx.ops.solve.spectra import Svd as Svd

@@ -1,13 +1,15 @@
-"""Eigenvalues of Hermitian matrices, and singular values."""
+"""Eigenvalues of Hermitian and of general matrices, and singular values."""
 
 from __future__ import annotations
 
 import enum
+import importlib
 from typing import Any, final
 
 import numpy as np
 
 from rlx import dims
+from rlx.dtypes import DType
 from rlx.ir.attributes import Array
 from rlx.ir.op import Op, define_op
 from rlx.ops.solve.matrices import check_dtype, check_matrix, over_batches
@@ -76,6 +78,56 @@ class Eigh(Op):
             except np.linalg.LinAlgError:  # no convergence
                 return np.full_like(matrix, np.nan), np.full(matrix.shape[0], np.nan)
             return v, w
+
+        return over_batches(self, factor, (2,), x)
+
+
+@define_op("eig")
+class Eig(Op):
+    """Eigenvalues and eigenvectors of general matrices, all of them complex.
+
+    x · right = right · diag(w),  leftᴴ · x = diag(w) · leftᴴ
+
+    Inputs:
+        x: T[..., n, n]
+
+    Attributes:
+        left: whether left eigenvectors are wanted.
+        right: whether right eigenvectors are wanted.
+        vector_derivatives: whether JAX may differentiate the vectors, which has a meaning only
+            where eigenvalues are distinct and vectors are used up to their phase.
+
+    Result:
+        w complex(T)[..., n] in no order; then, where wanted, left and right complex(T)[..., n, n],
+        column j for eigenvalue j, of length 1, unique up to their phase. NaN where the method does
+        not converge.
+
+    Constraints:
+        C1: x is [..., n, n].
+        C2: x is f32, f64, c64 or c128.
+
+    Source: `jax.lax.linalg.eig`, LAPACK `geev`.
+    """
+
+    left: bool = True
+    right: bool = True
+    vector_derivatives: bool = False
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        check_matrix(self, "C1", "x", x, square=True)
+        check_dtype(self, "C2", "x", x)
+        wide = DType.C128 if x.dtype.real is DType.F64 else DType.C64
+        vectors = x.with_dtype(wide)
+        return (TensorType(wide, x.shape[:-1]), *[vectors] * (self.left + self.right))
+
+    def evaluate(self, x: Array) -> tuple[Array, ...]:
+        linalg: Any = importlib.import_module("scipy.linalg")  # NumPy has no left eigenvectors
+
+        def factor(matrix: Array) -> tuple[Any, ...]:
+            if not np.isfinite(matrix).all():
+                return (np.nan,) * (1 + self.left + self.right)
+            made = linalg.eig(matrix, left=self.left, right=self.right)
+            return made if self.left or self.right else (made,)
 
         return over_batches(self, factor, (2,), x)
 

@@ -46,14 +46,14 @@ def binary(ctx: LoweringContext, op: Op, lhs: ir.Value, rhs: ir.Value) -> ir.Val
 @lowers(ops.Max)
 def maximum(ctx: LoweringContext, op: ops.Max, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     if ctx.input_types[0].dtype.is_complex:
-        return _lexicographic(lhs, rhs, "GT")
+        return lexicographic(lhs, rhs, "GT")
     return stablehlo.maximum(lhs, rhs)
 
 
 @lowers(ops.Min)
 def minimum(ctx: LoweringContext, op: ops.Min, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     if ctx.input_types[0].dtype.is_complex:
-        return _lexicographic(lhs, rhs, "LT")
+        return lexicographic(lhs, rhs, "LT")
     return stablehlo.minimum(lhs, rhs)
 
 
@@ -72,7 +72,8 @@ def compare(lhs: ir.Value, rhs: ir.Value, direction: str, kind: ir.Attribute) ->
     return stablehlo.compare(lhs, rhs, where, compare_type=kind)
 
 
-def _lexicographic(lhs: ir.Value, rhs: ir.Value, direction: str) -> ir.Value:
+def lexicographic(lhs: ir.Value, rhs: ir.Value, direction: str) -> ir.Value:
+    """The one of two complex numbers that comes first by real, then by imaginary part."""
     kind = compare_kind(DType.F32)
     left, right = stablehlo.real(lhs), stablehlo.real(rhs)
     by_imag = compare(stablehlo.imag(lhs), stablehlo.imag(rhs), direction, kind)

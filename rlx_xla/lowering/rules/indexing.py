@@ -133,7 +133,10 @@ def _scatter(
         unique_indices=ir.BoolAttr.get(op.unique_indices),
     )
     scalar = ctx.tensor(ctx.output_types[0].dtype, [])
-    ctx.region(made.update_computation, [scalar, scalar], _COMBINE[op.kind])
+    combine = _COMBINE[op.kind]
+    if ctx.output_types[0].dtype.is_complex:
+        combine = _COMPLEX_COMBINE.get(op.kind, combine)
+    ctx.region(made.update_computation, [scalar, scalar], combine)
     return made.results[0]
 
 
@@ -144,6 +147,11 @@ _COMBINE: dict[ScatterKind, Callable[[ir.Value, ir.Value], ir.Value]] = {
     ScatterKind.MUL: lambda old, new: stablehlo.multiply(old, new),
     ScatterKind.MIN: lambda old, new: stablehlo.minimum(old, new),
     ScatterKind.MAX: lambda old, new: stablehlo.maximum(old, new),
+}
+
+_COMPLEX_COMBINE: dict[ScatterKind, Callable[[ir.Value, ir.Value], ir.Value]] = {
+    ScatterKind.MIN: lambda old, new: arithmetic.lexicographic(old, new, "LT"),
+    ScatterKind.MAX: lambda old, new: arithmetic.lexicographic(old, new, "GT"),
 }
 
 

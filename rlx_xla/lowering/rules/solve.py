@@ -104,6 +104,11 @@ def eigh(ctx: LoweringContext, op: ops.Eigh, x: ir.Value) -> Sequence[ir.Value]:
     return _by_jax(ctx, op, function, x)
 
 
+@lowers(ops.Eig)
+def eig(ctx: LoweringContext, op: ops.Eig, x: ir.Value) -> Sequence[ir.Value]:
+    return _by_jax(ctx, op, functools.partial(linalg.eig, **op.attributes()), x)
+
+
 @lowers(ops.Svd)
 def svd(ctx: LoweringContext, op: ops.Svd, x: ir.Value) -> Sequence[ir.Value]:
     function = functools.partial(

@@ -59,6 +59,11 @@ def eigh(ctx: JaxContext, op: ops.Eigh, x: Any) -> Any:
     return linalg.eigh(x, lower=op.lower, sort_eigenvalues=op.sort_eigenvalues, method=method)
 
 
+@to_jax_rule(ops.Eig)
+def eig(ctx: JaxContext, op: ops.Eig, x: Any) -> Any:
+    return linalg.eig(x, **op.attributes())
+
+
 @to_jax_rule(ops.Svd)
 def svd(ctx: JaxContext, op: ops.Svd, x: Any) -> Any:
     method = None if op.method is ops.SvdMethod.DEFAULT else op.method.name

@@ -77,10 +77,7 @@ def scatter(ctx: TraceContext, params: Params, x: Value, indices: Value, updates
 
 def _combines(kind: ScatterKind) -> Callable[..., Value]:
     def rule(ctx: TraceContext, params: Params, x: Value, indices: Value, updates: Value) -> Value:
-        ordered = kind in (ScatterKind.MIN, ScatterKind.MAX)
-        if (ordered and x.type.dtype.is_complex) or (
-            kind is ScatterKind.SUB and x.type.dtype is DType.BOOL
-        ):
+        if kind is ScatterKind.SUB and x.type.dtype is DType.BOOL:
             return NotImplemented
         return _scatter(ctx, params, kind, x, indices, updates)
 

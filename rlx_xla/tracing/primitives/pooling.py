@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlx.dtypes import DType
 from rlx.ir.graph import Value
 from rlx.ops.arithmetic import Max, Min
 from rlx.ops.pooling import (
@@ -80,6 +81,9 @@ def _selected(params: dict[str, Any]) -> WindowSelect:
 def select_and_scatter_add(
     ctx: TraceContext, params: dict[str, Any], source: Value, operand: Value
 ) -> Value:
+    if operand.dtype is DType.BOOL:  # the sum of truth values is whether any is true
+        numbers = (source.convert(DType.I32), operand.convert(DType.I32))
+        return select_and_scatter_add(ctx, params, *numbers).convert(DType.BOOL)
     number = operand.dtype.is_integer or operand.dtype.is_float
     if not number or not _is_static(ctx, params):
         return NotImplemented

@@ -75,6 +75,18 @@ def eigh(ctx: TraceContext, params: dict[str, Any], x: Value) -> Any:
     )(x)
 
 
+@traces("eig")
+def eig(ctx: TraceContext, params: dict[str, Any], x: Value) -> Any:
+    chosen = params.get("implementation") is not None or params.get("use_magma") is not None
+    if x.dtype not in FACTORABLE or chosen:
+        return NotImplemented
+    return ops.Eig(
+        left=params["compute_left_eigenvectors"],
+        right=params["compute_right_eigenvectors"],
+        vector_derivatives=params.get("enable_eigvec_derivs", False),
+    )(x)
+
+
 @traces("svd")
 def svd(ctx: TraceContext, params: dict[str, Any], x: Value) -> Any:
     method = _method(ops.SvdMethod, params.get("algorithm"))

@@ -53,7 +53,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 _NO_LAPACK = "LAPACK has no routine for 16-bit floats"
-_NO_ORDER = "RLX's ordered ops take no complex numbers, which JAX orders by their parts"
 
 LIMITATIONS = (
     # From 0.11 on the suite has no 16-bit cases of these.
@@ -64,20 +63,8 @@ LIMITATIONS = (
             *((group, "_(float16|bfloat16)_") for group in ("eig", "eigh", "lu", "qr", "svd")),
         )
     ),
-    *(
-        Limitation(group, Status.EXTERNAL, _NO_ORDER, "complex64", primitive)
-        for group, primitive in (
-            ("scatter_max", "scatter-max"),
-            ("scatter_min", "scatter-min"),
-        )
-    ),
-    Limitation("approx_top_k", Status.EXTERNAL, "which elements it finds is the backend's choice"),
-    Limitation("eig", Status.EXTERNAL, "only the CPU's library has it", "_(float|complex)(32|64)_"),
     Limitation("scatter_add", Status.REFUSED, "bool has no sum", "bool", "does not accept"),
     Limitation("scatter_mul", Status.REFUSED, "bool has no product", "bool", "does not accept"),
-    Limitation(
-        "select_and_scatter_add", Status.EXTERNAL, "RLX's op takes numbers only", "shape_bool"
-    ),
 )
 
 
