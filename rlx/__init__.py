@@ -11,6 +11,7 @@ from rlx import dims as dims
 from rlx import errors as errors
 from rlx import ops as ops
 from rlx import passes as passes
+from rlx import rng as rng
 from rlx.backend import available_devices as available_devices
 from rlx.backend import register_backend as register_backend
 from rlx.backend import registered_devices as registered_devices
@@ -37,6 +38,9 @@ from rlx.options.compile import CompileOptions as CompileOptions
 from rlx.options.dispatch import KernelDispatch as KernelDispatch
 from rlx.options.dispatch import KernelPolicy as KernelPolicy
 from rlx.options.precision import Precision as Precision
+from rlx.options.precision import PrecisionPolicy as PrecisionPolicy
+from rlx.options.rng import RngBackend as RngBackend
+from rlx.options.rng import RngOptions as RngOptions
 from rlx.passes.bind_dims import bind as bind
 from rlx.passes.bind_dims import infer_bindings as infer_bindings
 from rlx.report import CompileReport as CompileReport

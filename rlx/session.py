@@ -16,7 +16,7 @@ from rlx.ir.verify import verify
 from rlx.kept import check_feeds
 from rlx.options.compile import CompileOptions
 from rlx.options.devices import default_device
-from rlx.options.precision import Precision
+from rlx.options.precision import Precision, PrecisionPolicy, require_own_dtypes
 from rlx.param_values import fixed_values
 from rlx.passes.bind_dims import bind
 from rlx.signature import Signature, flat_signature
@@ -49,6 +49,7 @@ class Session:
     Attributes:
         device: name of the device, such as ``cpu`` or ``cuda:1``.
         precision: the dtype that floats are computed in; F32 leaves the graph's own dtypes.
+        policy: which classes of ops compute in a low precision; None for none.
 
     Example:
         >>> import rlx
@@ -59,24 +60,29 @@ class Session:
         [2.0, 4.0, 6.0]
     """
 
-    def __init__(self, device: str | None = None, *, precision: Precision = Precision.F32) -> None:
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        precision: Precision = Precision.F32,
+        policy: PrecisionPolicy | None = None,
+    ) -> None:
         """Find the device.
 
         Args:
             device: any spelling of a device's name; None is what ``RLX_DEVICE`` names, or ``cpu``.
             precision: the dtype that floats are computed in.
+            policy: which classes of ops compute in a low precision. Both hold for compiles whose
+                options leave them at their defaults.
 
         Raises:
             DeviceError: it is unknown or not attached; the available ones are listed.
-            CompileError: the precision is not ``Precision.F32``.
+            CompileError: the precision or the policy changes dtypes.
         """
-        if precision is not Precision.F32:
-            raise CompileError(
-                f"Session: precision is required to be Precision.F32, which leaves the graph's own "
-                f"dtypes; got {precision!s}. Convert in the graph with .convert(...)."
-            )
+        require_own_dtypes("Session", precision, policy)
         self.backend: AbstractBackend = _backend(device)
         self.precision = precision
+        self.policy = policy
 
     @property
     def device(self) -> str:
@@ -100,7 +106,7 @@ class Session:
             VerifyError: the graph breaks the rules of the IR.
             PassError: a pass failed, or (``validate``) changed what the graph computes.
         """
-        chosen = CompileOptions() if options is None else options
+        chosen = self._options(options)
         params: dict[str, Any] = {}
         if isinstance(graph, Graph):
             mir, signature = graph, flat_signature(graph)
@@ -157,7 +163,7 @@ class Session:
             LoweringError, KernelError: nodes without any implementation, all at once.
             CompileError: the module is an LIR for another platform, or symbols are left.
         """
-        chosen = CompileOptions() if options is None else options
+        chosen = self._options(options)
         if isinstance(graph, Module):
             if graph.lir is not None:
                 return self._own(graph.lir)
@@ -170,6 +176,16 @@ class Session:
                 "are symbolic. Bind them with CompileOptions(dim_binding={...})."
             )
         return Compiler(self.backend, graph, flat_signature(graph), chosen).lower(graph)
+
+    def _options(self, options: CompileOptions | None) -> CompileOptions:
+        """The options with this session's precision and policy where they leave them open."""
+        chosen = CompileOptions() if options is None else options
+        if chosen.precision is Precision.F32 and self.precision is not Precision.F32:
+            chosen = chosen.replace(precision=self.precision)
+        if chosen.policy is None and self.policy is not None:
+            chosen = chosen.replace(policy=self.policy)
+        require_own_dtypes("CompileOptions", chosen.precision, chosen.policy)
+        return chosen
 
     def _own(self, lir: Lir) -> Lir:
         if lir.plan.platform != self.backend.platform:

@@ -34,6 +34,8 @@ from rlx_xla.runtime.client import (
 from rlx_xla.runtime.executable import LoadedExecutable
 
 _PLATFORMS = {"gpu": "cuda"}
+_STRICT = {"xla_allow_excess_precision": False}
+"""XLA flags of ``CompileOptions(strict=True)``: no rounding is left out."""
 
 
 def create(device: str) -> AbstractBackend:
@@ -118,7 +120,7 @@ class XlaExecutable(AbstractExecutable):
             donated=[i for i, v in enumerate(graph.inputs) if v.name in donated],
             resident={i: fed[v.name] for i, v in enumerate(graph.inputs) if v.name in fed},
             cast=options.cast_inputs,
-            compiler_options=options.compiler_options,
+            compiler_options={**(_STRICT if options.strict else {}), **options.compiler_options},
             host_callbacks=lowered.host_callbacks,
             effects=bool(graph.effects),
             keepalive=lowered.keepalive,

@@ -15,12 +15,15 @@ from rlx.types import TensorType
 if TYPE_CHECKING:
     from rlx.ir.attributes import Array
     from rlx.ir.op import Op
+    from rlx.options.rng import RngOptions
 
 
 def interpret(
     graph: Graph,
     inputs: Mapping[str, Any] | None = None,
     params: Mapping[str, Any] | None = None,
+    *,
+    rng: RngOptions | None = None,
 ) -> list[Array]:
     """Compute a graph's outputs in NumPy.
 
@@ -28,6 +31,7 @@ def interpret(
         graph: any graph; symbolic dims are bound from the arrays.
         inputs: one array per graph input, by name, in the declared dtype and shape.
         params: one array per graph param, by name.
+        rng: the policy that random ops draw by; None is ``RngOptions()``.
 
     Returns:
         One array per output, in the graph's declared dtypes.
@@ -57,6 +61,11 @@ def interpret(
                 f"interpret: {leaf.name!r} is required to be {leaf.type}; "
                 f"got {found.dtype}{list(found.shape)}. Convert or reshape it."
             )
+    if rng is not None:
+        from rlx.passes.base import PassContext
+        from rlx.passes.bind_rng import BindRng
+
+        bound = BindRng(rng=rng, hidden=False).run(bound, PassContext())
     try:
         return run(bound, [feeds[v.name] for v in (*bound.inputs, *bound.params)])
     except RecursionError as error:

@@ -116,3 +116,21 @@ PrecisionPolicy.AUTO_MIXED_BF16 = _policy("auto_mixed_bf16", dict.fromkeys(_MOST
 PrecisionPolicy.AUTO_MIXED_BF16_SAFE = _policy(
     "auto_mixed_bf16_safe", {OpClass.ELEMENTWISE: Precision.BF16}
 )
+
+
+def require_own_dtypes(where: str, precision: Precision, policy: PrecisionPolicy | None) -> None:
+    """Refuse whatever would change the dtypes that a graph computes in.
+
+    Raises:
+        CompileError: the precision is not F32, or the policy lowers a class of ops.
+    """
+    if precision is not Precision.F32:
+        raise CompileError(
+            f"{where}: precision is required to be Precision.F32, which leaves the graph's own "
+            f"dtypes; got {precision!s}. Convert in the graph with .convert(...)."
+        )
+    if policy is not None and policy.low:
+        raise CompileError(
+            f"{where}: policy is required to be None or PrecisionPolicy.ALWAYS_F32, which leave "
+            f"the graph's own dtypes; got {policy}. Convert in the graph with .convert(...)."
+        )

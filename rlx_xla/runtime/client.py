@@ -105,7 +105,16 @@ def to_device(
 
 
 def from_device(value: jax.Array) -> np.ndarray:
-    """Return the host view of a device array, waiting for it; on the CPU without a copy."""
+    """Return the host view of a device array, waiting for it; on the CPU without a copy.
+
+    Raises:
+        RunError: the array was deleted, or donated to a later call.
+    """
+    if value.is_deleted():
+        raise RunError(
+            f"from_device: a live array is required; {value.dtype}{list(value.shape)} was deleted "
+            "or donated to a later call. Read it before that call, or leave the output out."
+        )
     return np.asarray(value)
 
 
