@@ -10,6 +10,7 @@ from rlx.ops.reduction.cumulative import CumMin as CumMin
 from rlx.ops.reduction.cumulative import CumProd as CumProd
 from rlx.ops.reduction.cumulative import CumSum as CumSum
 from rlx.ops.reduction.general import Reduce as Reduce
+from rlx.ops.reduction.histogram import Histogram as Histogram
 from rlx.ops.reduction.plain import ReduceAnd as ReduceAnd
 from rlx.ops.reduction.plain import ReduceMax as ReduceMax
 from rlx.ops.reduction.plain import ReduceMin as ReduceMin
