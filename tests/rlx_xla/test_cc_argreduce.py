@@ -28,10 +28,12 @@ def library() -> LoadedLibrary:
 
 
 @functools.cache
-def kernel(target: str, *, minimum: bool):
-    def call(x):
-        result = jax.ShapeDtypeStruct(x.shape[:-1], jnp.int32)
-        return jax.ffi.ffi_call(target, result)(x, minimum=np.bool_(minimum))
+def kernel(target: str, *, minimum: bool, axis: int = -1):
+    def call(x, axis=axis):
+        axis = axis % x.ndim
+        result = jax.ShapeDtypeStruct(x.shape[:axis] + x.shape[axis:][1:], jnp.int32)
+        call = jax.ffi.ffi_call(target, result)
+        return call(x, axis=np.int64(axis), minimum=np.bool_(minimum))
 
     return jax.jit(call)
 
@@ -48,23 +50,23 @@ def x64(enabled: bool):
 
 
 @functools.cache
-def kernels_and_references(target: str):
+def kernels_and_references(target: str, axis: int):
     def both(x):
-        axis, index = x.ndim - 1, np.int32
+        at, index = axis % x.ndim, np.int32
         return (
-            (kernel(target, minimum=False)(x), kernel(target, minimum=True)(x)),
-            (jax.lax.argmax(x, axis, index), jax.lax.argmin(x, axis, index)),
+            tuple(kernel(target, minimum=m, axis=axis)(x) for m in (False, True)),
+            (jax.lax.argmax(x, at, index), jax.lax.argmin(x, at, index)),
         )
 
     return jax.jit(both)  # one compilation for all four
 
 
-def check(library: LoadedLibrary, x: np.ndarray, dtype: str = "f32") -> None:
+def check(library: LoadedLibrary, x: np.ndarray, dtype: str = "f32", axis: int = -1) -> None:
     target = library.target(f"rlx_argreduce_{dtype}_cpu")
     with x64(dtype == "f64"):
         array = jnp.asarray(x)
         assert array.dtype == x.dtype
-        got, expected = kernels_and_references(target)(array)
+        got, expected = kernels_and_references(target, axis)(array)
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -130,9 +132,28 @@ def test_leading_axes_and_no_rows(library, rng):
     check(library, np.zeros((0, 4), np.float32))
 
 
-def test_an_empty_last_axis_is_refused(library):
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inner", [2, 7, 63, 64, 65, 513, 1000])
+def test_columns_of_ragged_sizes(library, rng, inner, dtype):
+    x = rng.normal(size=(2, 33, inner)) * 3
+    if dtype != "i32":
+        x[rng.random(x.shape) < 0.05] = 0.0
+        x[rng.random(x.shape) < 0.05] = -0.0
+        x[:, rng.integers(0, 33, 3), rng.integers(0, inner, 3)] = np.nan
+    check(library, np.round(x, 1).astype(DTYPES[dtype]), dtype, axis=1)
+
+
+def test_a_first_axis_of_one_and_of_many(library, rng):
+    check(library, rng.normal(size=(1, 300)).astype(np.float32), axis=0)
+    check(library, rng.normal(size=(3000, 300)).astype(np.float32), axis=0)
+    check(library, np.full((40, 9), np.nan, np.float32), axis=0)
+
+
+def test_an_empty_axis_is_refused(library):
     target = library.target("rlx_argreduce_f32_cpu")
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"last axis must have 1 to .* \[2, 0\]"):
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"an axis of 1 to .* got axis 1 of \[2, 0\]"
+    ):
         kernel(target, minimum=False)(np.zeros((2, 0), np.float32)).block_until_ready()
 
 
@@ -146,4 +167,6 @@ def test_a_missing_attribute_is_refused(library):
     target = library.target("rlx_argreduce_f32_cpu")
     call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((2,), jnp.int32))
     with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'minimum' is required"):
-        jax.jit(call)(np.zeros((2, 4), np.float32)).block_until_ready()
+        jax.jit(functools.partial(call, axis=np.int64(1)))(
+            np.zeros((2, 4), np.float32)
+        ).block_until_ready()

@@ -1,12 +1,14 @@
-// Index of the largest or smallest element of each row.
+// Index of the largest or smallest element of each row or column.
 //
-// Computes: for x of shape [rows, cols], cols >= 1, the position of the maximum (or minimum).
+// Computes: for x of shape [rows, cols], cols >= 1, the position of the maximum (or minimum); or
+//   for x of shape [n, inner], the position along n for each of some columns.
 // Layout: row-major, any alignment.
 // Numerics: jax.lax.argmax and argmin. A NaN beats every number; among NaNs and among equal
 //   values the first position wins; -0 equals +0.
 // Algorithm: one pass over blocks that stay in the first-level cache. A block's best value is
 //   found in vector lanes without indices; only a block that improves on the row so far is
-//   remembered, and the position is searched in that block alone, at the end.
+//   remembered, and the position is searched in that block alone, at the end. Columns go down the
+//   rows together, each with its best value and position.
 #ifndef RLX_KERNELS_ARGREDUCE_H_
 #define RLX_KERNELS_ARGREDUCE_H_
 
@@ -118,6 +120,33 @@ template <Extreme kind, typename T, typename Index>
 void ArgReduce(const T* x, int64_t rows, int64_t cols, Index* out) {
   for (int64_t row = 0; row < rows; ++row) {
     out[row] = static_cast<Index>(argreduce::Row<kind>(x + row * cols, cols));
+  }
+}
+
+// The same for columns [0, columns) of x[n, inner]: positions along n. n >= 1 and fits Index.
+template <Extreme kind, typename T, typename Index>
+void ArgReduceColumns(const T* x, int64_t n, int64_t inner, int64_t columns, Index* out) {
+  // Positions are as wide as the elements, so that both take the same lanes.
+  using Position = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+  constexpr int64_t kColumns = 512;
+  T best[kColumns];
+  Position position[kColumns];
+  for (int64_t begin = 0; begin < columns; begin += kColumns) {
+    const int64_t size = std::min(kColumns, columns - begin);
+    std::memcpy(best, x + begin, sizeof(T) * size);
+    std::memset(position, 0, sizeof(Position) * size);
+    for (int64_t i = 1; i < n; ++i) {
+      const T* row = x + i * inner + begin;
+      for (int64_t c = 0; c < size; ++c) {
+        const T value = row[c];
+        // A NaN is better than every number, and nothing is better than a NaN.
+        const bool worse = kind == Extreme::kMax ? value <= best[c] : value >= best[c];
+        const bool take = !worse & (best[c] == best[c]);
+        best[c] = take ? value : best[c];
+        position[c] = take ? static_cast<Position>(i) : position[c];
+      }
+    }
+    for (int64_t c = 0; c < size; ++c) out[begin + c] = static_cast<Index>(position[c]);
   }
 }
 

@@ -22,6 +22,7 @@
 #include <string>
 #include <string_view>
 
+#include "numbers.h"
 #include "parallel.h"
 #include "xla/ffi/api/c_api.h"
 
@@ -97,6 +98,15 @@ struct DataTypeOf<double> {
   static constexpr XLA_FFI_DataType value = XLA_FFI_DataType_F64;
 };
 
+template <>
+struct DataTypeOf<Bf16> {
+  static constexpr XLA_FFI_DataType value = XLA_FFI_DataType_BF16;
+};
+template <>
+struct DataTypeOf<F16> {
+  static constexpr XLA_FFI_DataType value = XLA_FFI_DataType_F16;
+};
+
 // A view of one call of a handler.
 class Call {
  public:
@@ -170,7 +180,7 @@ class Call {
   }
 
   // Runs body(begin, end) over [0, count) in pieces of at least `grain`, on this thread and on
-  // XLA's pool. Returns when every piece is done. The body must not throw.
+  // XLA's pool. Returns when every piece is done.
   template <typename Body>
   void ParallelFor(int64_t count, int64_t grain, const Body& body) const {
     rlx::ParallelFor(*this, count, grain, body);

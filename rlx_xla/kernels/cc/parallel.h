@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <thread>
 
@@ -24,7 +25,11 @@ struct ParallelState {
   void TakePieces() {
     for (int64_t taken; (taken = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) {
       const int64_t begin = taken * piece;
-      (*body)(begin, std::min(begin + piece, count));
+      try {
+        (*body)(begin, std::min(begin + piece, count));
+      } catch (...) {  // a worker's thread is not ours to unwind: the caller throws it again
+        if (!failed.exchange(true)) failure = std::current_exception();
+      }
       done.fetch_add(1, std::memory_order_release);
     }
   }
@@ -35,10 +40,13 @@ struct ParallelState {
   const int64_t pieces;
   std::atomic<int64_t> next{0};
   std::atomic<int64_t> done{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure;  // of the first piece that failed
 };
 
 // Runs body(begin, end) over [0, count) in pieces of at least `grain`. `Pool` has Threads() and
-// Schedule(task, data). Four pieces a thread even out unequal speeds.
+// Schedule(task, data). Four pieces a thread even out unequal speeds. What a piece throws, the
+// caller throws once all are done.
 template <typename Pool, typename Body>
 void ParallelFor(const Pool& pool, int64_t count, int64_t grain, const Body& body) {
   if (count <= 0) return;
@@ -63,6 +71,7 @@ void ParallelFor(const Pool& pool, int64_t count, int64_t grain, const Body& bod
   }
   state->TakePieces();
   while (state->done.load(std::memory_order_acquire) < state->pieces) std::this_thread::yield();
+  if (state->failed.load()) std::rethrow_exception(state->failure);
 }
 
 }  // namespace rlx

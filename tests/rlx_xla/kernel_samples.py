@@ -1,0 +1,154 @@
+"""Samples for kernels beyond those of their ops: sizes on both sides of every threshold and block.
+
+Each function yields samples of one op; some are for the kernel to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.ir.op import Op
+from rlx.ops.reduction import Argmax, Argmin, CumLogSumExp, CumMax, CumMin, CumProd, CumSum
+from rlx.ops.sorting import Sort, TopK, TopNan
+from rlx_xla.kernels.library import argreduce, cumulative, sort, top_k
+from tests.samples.base import SIZES, Sample, draw
+
+RAGGED = (0, 1, 7, 63, 64, 65, 1000)
+
+Samples = Callable[[np.random.Generator], Iterator[Sample]]
+_TABLE: dict[type[Op], Samples] = {}
+
+
+def kernel_samples(op: type[Op], rng: np.random.Generator) -> list[Sample]:
+    """The samples of an op."""
+    return list(_TABLE[op](rng)) if op in _TABLE else []
+
+
+def _ties(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Few values, zeros of both signs, infinities, NaN and subnormals among them."""
+    if not dtype.is_float:
+        return draw(rng, dtype, shape, low=-2, high=2)
+    tiny = float(np.float64(5e-324)) if dtype is DType.F64 else 1e-40
+    values = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, tiny, -tiny]
+    with np.errstate(all="ignore"):
+        return rng.choice(np.array(values), shape).astype(dtype.numpy)
+
+
+def _shuffled(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Any:
+    """Any values, the extreme ones included, in any order along the last axis."""
+    return rng.permuted(draw(rng, dtype, shape, special=True), axis=-1)
+
+
+def _argreduce(op: type[Argmax] | type[Argmin]) -> Samples:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        for dtype in (*argreduce.MIN_COLS, DType.BF16, DType.I8):
+            for rows in SIZES:
+                for cols in (1, 31, 32, 63, 64, 65, 127, 128, 200):
+                    x = _shuffled(rng, dtype, (rows, cols))
+                    yield Sample(op(axis=1), (x,), f"{rows}x{cols}")
+            for n, inner in ((1, 8), (32, 0), (32, 7), (32, 8), (33, 65), (40, 1000)):
+                x = _ties(rng, dtype, (2, n, inner))
+                yield Sample(op(axis=1), (x,), f"2x{n}x{inner}")
+        ties = rng.integers(0, 2, (5, 65)).astype(np.float32)
+        yield Sample(op(axis=1), (np.where(ties == 0, -0.0, 0.0).astype(np.float32),), "zeros")
+        yield Sample(op(axis=1), (ties,), "ties")
+        yield Sample(op(axis=1, index_dtype=DType.I64), (ties,), "i64")
+        yield Sample(op(axis=0), (ties,), "axis 0")
+        yield Sample(op(axis=3), (draw(rng, DType.F64, (2, 1, 3, 65)),), "rank 4")
+        yield Sample(op(axis=0), (draw(rng, DType.I32, (65,)),), "rank 1")
+
+    return samples
+
+
+def _sort(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in sort.KEYS:
+        for n in (*RAGGED, 2, 96, 97):
+            x = _shuffled(rng, dtype, (3, n))
+            index = np.broadcast_to(np.arange(n, dtype=np.int32), x.shape).copy()
+            yield Sample(Sort(axis=1), (x,), f"3x{n}")
+            yield Sample(Sort(axis=1), (_ties(rng, dtype, (3, n)), index), f"3x{n} with index")
+            yield Sample(Sort(axis=0), (_ties(rng, dtype, (n, 17)),), f"{n}x17")
+        for n in (5, 200):
+            keys = [_ties(rng, d, (2, n, 3)) for d in (dtype, DType.I8, DType.F64)]
+            more = [draw(rng, d, (2, n, 3)) for d in (DType.C64, DType.BOOL, DType.I16, DType.C128)]
+            op = Sort(axis=1, num_keys=3, is_stable=False)
+            yield Sample(op, (*keys, *more), f"three keys of {n}")
+    for dtype in (DType.F32, DType.I64, DType.BF16):
+        for n in (20_000, 70_000):
+            x = _ties(rng, dtype, (n,))
+            yield Sample(Sort(axis=0), (_shuffled(rng, dtype, (n,)),), f"one row of {n}")
+            yield Sample(Sort(axis=0), (x, draw(rng, DType.F64, (n,))), f"one row of {n} pairs")
+    yield Sample(Sort(axis=0), (np.arange(70_000, 0, -1).astype(np.int32),), "descending")
+    yield Sample(Sort(axis=0), (draw(rng, DType.C64, (5,)),), "complex key")
+    yield Sample(Sort(axis=0), (draw(rng, DType.F8E5M2, (5,)),), "narrow key")
+
+
+def _cumulative(op: type[cumulative.Cumulative]) -> Samples:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        for dtype in (*cumulative.DTYPES, DType.I8):
+            if op is CumLogSumExp and not dtype.is_float:
+                continue
+            for shape, axis in (
+                *(((3, n), 1) for n in (*RAGGED, 31, 32, 33, 600)),
+                *(((n, 3), 0) for n in (32, 65)),
+                *(((2, 33, n), 1) for n in (*RAGGED, 600)),
+                ((40_000,), 0),
+            ):
+                for reverse in (False, True):
+                    # Products near 1 stay in range.
+                    x = draw(rng, dtype, shape, low=0.9 if op is CumProd else -3.0, high=1.1)
+                    yield Sample(op(axis=axis, reverse=reverse), (x,), f"{shape} {reverse}")
+            yield Sample(op(axis=1), (_shuffled(rng, dtype, (9, 70)),), "extremes")
+            yield Sample(op(axis=0), (_shuffled(rng, dtype, (70, 9)),), "extremes, axis 0")
+            yield Sample(op(axis=1, exclusive=True), (draw(rng, dtype, (9, 70)),), "exclusive")
+
+    return samples
+
+
+def _cumlogsumexp(rng: np.random.Generator) -> Iterator[Sample]:
+    yield from _cumulative(CumLogSumExp)(rng)
+    for dtype in (DType.F32, DType.BF16):
+        rows = [
+            np.linspace(-1000, 1000, 130),  # each block dwarfs what came before
+            np.linspace(1000, -1000, 130),
+            np.where(np.arange(130) < 70, -np.inf, 1.0),
+            np.where(np.arange(130) == 70, np.inf, 1.0),
+            np.where(np.arange(130) == 70, np.nan, 1.0),
+            np.where(np.arange(130) % 64 == 63, 900.0, -900.0),
+            np.full(130, -np.inf),
+            np.zeros(130),
+        ]
+        x = np.stack(rows).astype(dtype.numpy)
+        for reverse in (False, True):
+            yield Sample(CumLogSumExp(axis=1, reverse=reverse), (x,), "far apart")
+
+
+def _top_k(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in (*top_k.MIN_SIZE, DType.F64, DType.I8):
+        for n in (*RAGGED, 16, 200):
+            for k in {0, min(1, n), min(5, n), n // 2, min(n, 129), n}:
+                for nan in TopNan:
+                    x = _shuffled(rng, dtype, (3, n))
+                    yield Sample(TopK(k=k, nan=nan), (x,), f"{k} of {n}")
+                    ties = _ties(rng, dtype, (2, 2, n))
+                    yield Sample(TopK(k=k, nan=nan), (ties,), f"{k} of {n}")
+    for k in (3, 128, 200, 2000):
+        up = np.arange(20_000, dtype=np.float32)
+        yield Sample(TopK(k=k), (np.stack([up, -up, up % 7]),), f"{k} of runs")
+
+
+_TABLE |= {
+    Argmax: _argreduce(Argmax),
+    Argmin: _argreduce(Argmin),
+    Sort: _sort,
+    CumSum: _cumulative(CumSum),
+    CumProd: _cumulative(CumProd),
+    CumMax: _cumulative(CumMax),
+    CumMin: _cumulative(CumMin),
+    CumLogSumExp: _cumlogsumexp,
+    TopK: _top_k,
+}
