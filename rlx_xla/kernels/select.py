@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
-from importlib.metadata import entry_points
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
 
 from rlx.errors import KernelError, RegistryError, did_you_mean
 from rlx.ir.graph import Node
@@ -26,16 +26,21 @@ _loaded = False
 
 
 def register_kernel(kernel: AbstractKernel) -> AbstractKernel:
-    """Make a kernel known under its name.
+    """Make a kernel known under its name; an equal one may come again.
 
     Raises:
-        RegistryError: another kernel has the name.
+        RegistryError: another kernel has the name, or this is no kernel.
     """
-    other = _KERNELS.get(kernel.name)
-    if other is not None and other is not kernel:
+    if not isinstance(kernel, AbstractKernel):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RegistryError(
-            f"register_kernel: the name {kernel.name!r} is taken by a kernel for "
-            f"{other.op.op_name!r}; the second one is for {kernel.op.op_name!r}."
+            "register_kernel: an instance of rlx_xla.kernels.base.AbstractKernel is required; got "
+            f"{kernel!r}."
+        )
+    other = _KERNELS.get(kernel.name)
+    if other is not None and other != kernel:
+        raise RegistryError(
+            f"register_kernel: the name {kernel.name!r} is taken by {_described(other)}; the "
+            f"second one is {_described(kernel)}. Rename one."
         )
     if other is None:
         _KERNELS[kernel.name] = kernel
@@ -57,17 +62,40 @@ def all_kernels() -> list[AbstractKernel]:
 
 
 def load_kernels() -> None:
-    """Import our kernel library and the modules of the entry-point group ``rlx_xla.kernels``."""
+    """Import our kernel library, and ask the entry points ``rlx_xla.kernels`` for theirs.
+
+    Such an entry point names a function without arguments that returns kernels.
+
+    Raises:
+        RegistryError: two kernels have one name, or a package does not load.
+    """
     global _loaded
     if _loaded:
         return
-    _loaded = True
     package = importlib.import_module("rlx_xla.kernels.library")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
     for point in entry_points(group="rlx_xla.kernels"):
-        for kernel in point.load()():
+        for kernel in _brought(point):
             register_kernel(kernel)
+    _loaded = True
+
+
+def _brought(point: EntryPoint) -> Iterable[AbstractKernel]:
+    try:
+        bring = point.load()
+    except (ImportError, AttributeError) as error:
+        owner = point.dist.name if point.dist is not None else "an unknown package"
+        raise RegistryError(
+            f"kernels of {owner}: {point.value} does not load: {error}. Reinstall or uninstall "
+            "that package."
+        ) from error
+    return bring()
+
+
+def _described(kernel: AbstractKernel) -> str:
+    cls = type(kernel)
+    return f"a kernel for {kernel.op.op_name!r} ({cls.__module__}.{cls.__qualname__})"
 
 
 def choose(node: Node, platform: str, dispatch: KernelDispatch) -> Implementation | Refusals:

@@ -27,6 +27,7 @@ from rlx.errors import LoweringError
 from rlx.ir.graph import Graph, Value
 from rlx.ops.io import Input, Param
 from rlx.options.compile import CompileOptions
+from rlx.options.dispatch import claim_of
 from rlx.passes.base import PassContext
 from rlx.passes.legalize import legalize
 from rlx.passes.pipelines import mir_pipeline
@@ -263,8 +264,8 @@ def _program(
     graph, arrays = graph_of(jaxpr, name)
     pass_context = PassContext(settings.options, platform)
     optimised, _ = mir_pipeline(settings.options).run(graph, pass_context)
-    dispatch = settings.options.kernel_dispatch
-    lir = legalize(optimised, lambda node: choose(node, platform, dispatch), platform)
+    dispatch, claim = settings.options.kernel_dispatch, claim_of(settings.options.supported_ops)
+    lir = legalize(optimised, lambda node: choose(node, platform, dispatch), platform, claim=claim)
     plan = lir.plan.implementations
     emitters = {node: made.emit for node, made in plan.items() if made.kind == "kernel"}
     lowered = lower_to_module(lir.graph, platform, emitters=emitters)
