@@ -1,0 +1,34 @@
+"""Gradients as ops: what RLX's reverse mode puts into a graph."""
+
+from rlx.ops.backward.activation import ActivationBackward as ActivationBackward
+from rlx.ops.backward.activation import ActivationKind as ActivationKind
+from rlx.ops.backward.activation import ReluBackward as ReluBackward
+from rlx.ops.backward.attention import AttentionBackward as AttentionBackward
+from rlx.ops.backward.attention import AttentionBackwardAll as AttentionBackwardAll
+from rlx.ops.backward.attention import AttentionBackwardWrt as AttentionBackwardWrt
+from rlx.ops.backward.convolution import Conv2dBackwardInput as Conv2dBackwardInput
+from rlx.ops.backward.convolution import Conv2dBackwardWeight as Conv2dBackwardWeight
+from rlx.ops.backward.convolution import Conv3dBackwardInput as Conv3dBackwardInput
+from rlx.ops.backward.convolution import Conv3dBackwardWeight as Conv3dBackwardWeight
+from rlx.ops.backward.convolution import MaxPool2dBackward as MaxPool2dBackward
+from rlx.ops.backward.convolution import MaxPool3dBackward as MaxPool3dBackward
+from rlx.ops.backward.indexing import ComplexNormSqBackward as ComplexNormSqBackward
+from rlx.ops.backward.indexing import CumsumBackward as CumsumBackward
+from rlx.ops.backward.indexing import GatherBackward as GatherBackward
+from rlx.ops.backward.indexing import RopeBackward as RopeBackward
+from rlx.ops.backward.indexing import SoftmaxCrossEntropyBackward as SoftmaxCrossEntropyBackward
+from rlx.ops.backward.normalization import AdaLayerNormBackward as AdaLayerNormBackward
+from rlx.ops.backward.normalization import BatchNormInferenceBackward as BatchNormInferenceBackward
+from rlx.ops.backward.normalization import GatedResidualBackward as GatedResidualBackward
+from rlx.ops.backward.normalization import GroupNormBackwardBeta as GroupNormBackwardBeta
+from rlx.ops.backward.normalization import GroupNormBackwardGamma as GroupNormBackwardGamma
+from rlx.ops.backward.normalization import GroupNormBackwardInput as GroupNormBackwardInput
+from rlx.ops.backward.normalization import LayerNormBackwardGamma as LayerNormBackwardGamma
+from rlx.ops.backward.normalization import LayerNormBackwardInput as LayerNormBackwardInput
+from rlx.ops.backward.normalization import RmsNormBackwardBeta as RmsNormBackwardBeta
+from rlx.ops.backward.normalization import RmsNormBackwardGamma as RmsNormBackwardGamma
+from rlx.ops.backward.normalization import RmsNormBackwardInput as RmsNormBackwardInput
+from rlx.ops.backward.sequence import GatedDeltaNetBackward as GatedDeltaNetBackward
+from rlx.ops.backward.sequence import ScanBackward as ScanBackward
+from rlx.ops.backward.sequence import ScanBackwardXs as ScanBackwardXs
+from rlx.ops.backward.solve import EighBackward as EighBackward

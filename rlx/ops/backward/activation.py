@@ -1,0 +1,294 @@
+"""Gradients of activations, by closed forms."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, final
+
+from rlx.ir.op import Op, define_op
+from rlx.ops.activation import (
+    Elu,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LogSigmoid,
+    Mish,
+    Relu,
+    Silu,
+    Softplus,
+    Softsign,
+)
+from rlx.ops.arithmetic import Abs, Ceil, Floor, Neg, Round, Sign
+from rlx.ops.backward.gradients import filled, wide
+from rlx.ops.compare import Select
+from rlx.ops.elementwise import FLOATING, require_kind, require_same_type
+from rlx.ops.special import Erf, Erfc
+from rlx.ops.transcendental import (
+    Atan,
+    Cos,
+    Exp,
+    Log,
+    Logistic,
+    Rsqrt,
+    Sin,
+    Sqrt,
+    Tan,
+    Tanh,
+)
+from rlx.types import TensorType
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Value
+
+
+@final
+class ActivationKind(enum.Enum):
+    """An activation of RLX."""
+
+    GELU = "gelu"
+    GELU_APPROX = "gelu_approx"
+    SILU = "silu"
+    RELU = "relu"
+    SIGMOID = "sigmoid"
+    TANH = "tanh"
+    EXP = "exp"
+    LOG = "log"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    NEG = "neg"
+    ABS = "abs"
+    SIN = "sin"
+    COS = "cos"
+    TAN = "tan"
+    ATAN = "atan"
+    ROUND = "round"
+    RECIP = "recip"
+    FLOOR = "floor"
+    CEIL = "ceil"
+    SIGN = "sign"
+    SOFTPLUS = "softplus"
+    ELU = "elu"
+    ERF = "erf"
+    HARD_SWISH = "hard_swish"
+    HARD_SIGMOID = "hard_sigmoid"
+    MISH = "mish"
+    SOFTSIGN = "softsign"
+    LOG_SIGMOID = "log_sigmoid"
+
+    def apply(self, x: Value) -> Value:
+        """The activation itself."""
+        if self is ActivationKind.RECIP:
+            return 1.0 / x
+        return _FORWARD[self](x)
+
+
+_FORWARD: dict[ActivationKind, Op] = {
+    ActivationKind.GELU: Gelu(),
+    ActivationKind.GELU_APPROX: Gelu(approximate=True),
+    ActivationKind.SILU: Silu(),
+    ActivationKind.RELU: Relu(),
+    ActivationKind.SIGMOID: Logistic(),
+    ActivationKind.TANH: Tanh(),
+    ActivationKind.EXP: Exp(),
+    ActivationKind.LOG: Log(),
+    ActivationKind.SQRT: Sqrt(),
+    ActivationKind.RSQRT: Rsqrt(),
+    ActivationKind.NEG: Neg(),
+    ActivationKind.ABS: Abs(),
+    ActivationKind.SIN: Sin(),
+    ActivationKind.COS: Cos(),
+    ActivationKind.TAN: Tan(),
+    ActivationKind.ATAN: Atan(),
+    ActivationKind.ROUND: Round(),
+    ActivationKind.FLOOR: Floor(),
+    ActivationKind.CEIL: Ceil(),
+    ActivationKind.SIGN: Sign(),
+    ActivationKind.SOFTPLUS: Softplus(),
+    ActivationKind.ELU: Elu(),
+    ActivationKind.ERF: Erf(),
+    ActivationKind.HARD_SWISH: HardSwish(),
+    ActivationKind.HARD_SIGMOID: HardSigmoid(),
+    ActivationKind.MISH: Mish(),
+    ActivationKind.SOFTSIGN: Softsign(),
+    ActivationKind.LOG_SIGMOID: LogSigmoid(),
+}
+
+
+@define_op("relu_backward")
+class ReluBackward(Op):
+    """Gradient of relu.
+
+    dx = dy where x > 0, else 0
+
+    Inputs:
+        x: float[...]    what relu was applied to.
+        dy: float[...]   gradient by its result.
+
+    Result:
+        Same type as x. The gradient at 0 is 0, as it is at NaN.
+
+    Constraints:
+        C1: x and dy have one shape.
+        C2: x and dy have one dtype.
+        C3: x is floating.
+
+    Source: RLX `Op::ReluBackward`.
+    """
+
+    def infer(self, x: TensorType, dy: TensorType) -> TensorType:
+        require_same_type(self, "x", x, "dy", dy)
+        require_kind(self, "C3", "x", x, FLOATING)
+        return x
+
+    def decompose(self, x: Value, dy: Value) -> Value:
+        return Select()(x > filled(0.0, x), dy, filled(0.0, dy))
+
+
+@define_op("activation_backward")
+class ActivationBackward(Op):
+    """Gradient of an activation.
+
+    dx = f'(x) · dy
+
+    Inputs:
+        x: float[...]    what the activation was applied to.
+        dy: float[...]   gradient by its result.
+
+    Attributes:
+        kind: the activation f.
+
+    Result:
+        Same type as x. Where f has no derivative RLX's choice is taken: abs and relu give 0 at 0,
+        sqrt and rsqrt give 0 where √x is not > 0; hard_swish and hard_sigmoid take the flat
+        side at ±3. round passes dy on (a straight-through estimate); floor, ceil and sign give 0.
+
+    Constraints:
+        C1: x and dy have one shape.
+        C2: x and dy have one dtype.
+        C3: x is floating.
+
+    Numerics: narrower floats than f32 compute in f32; result rounded once.
+    Source: RLX `Op::ActivationBackward`.
+    """
+
+    kind: ActivationKind
+
+    def infer(self, x: TensorType, dy: TensorType) -> TensorType:
+        require_same_type(self, "x", x, "dy", dy)
+        require_kind(self, "C3", "x", x, FLOATING)
+        return x
+
+    def decompose(self, x: Value, dy: Value) -> Value:
+        if self.kind is ActivationKind.ROUND:
+            return dy
+        if self.kind in (ActivationKind.FLOOR, ActivationKind.CEIL, ActivationKind.SIGN):
+            return filled(0.0, dy)
+        if self.kind is ActivationKind.RELU:
+            return ReluBackward()(x, dy)
+        slope = _SLOPES[self.kind](wide(x))
+        return (slope * wide(dy)).convert(x.dtype)
+
+
+def _gelu(x: Value) -> Value:
+    density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
+    below: Value = Erfc()(x * -math.sqrt(0.5))
+    return below * 0.5 + x * density
+
+
+def _gelu_approx(x: Value) -> Value:
+    root = math.sqrt(2 / math.pi)
+    curve = ((x + x * x * x * 0.044715) * root).tanh()
+    inner = (x * x * (3 * 0.044715) + 1.0) * root
+    return (curve + 1.0) * 0.5 + x * 0.5 * (1.0 - curve * curve) * inner
+
+
+def _silu(x: Value) -> Value:
+    s = _sigmoid(x)
+    return s * (x * (1.0 - s) + 1.0)
+
+
+def _sigmoid(x: Value) -> Value:
+    return Logistic()(x)
+
+
+def _sigmoid_slope(x: Value) -> Value:
+    s = _sigmoid(x)
+    return s * (1.0 - s)
+
+
+def _tanh(x: Value) -> Value:
+    t = x.tanh()
+    return 1.0 - t * t
+
+
+def _sqrt(x: Value) -> Value:
+    return _where_positive(x, 0.5 / x.sqrt())
+
+
+def _rsqrt(x: Value) -> Value:
+    root: Value = Rsqrt()(x)
+    return _where_positive(x, root * root * root * -0.5)
+
+
+def _where_positive(x: Value, slope: Value) -> Value:
+    return Select()(x > filled(0.0, x), slope, filled(0.0, x))
+
+
+def _tan(x: Value) -> Value:
+    t: Value = Tan()(x)
+    return t * t + 1.0
+
+
+def _elu(x: Value) -> Value:
+    return Select()(x > filled(0.0, x), filled(1.0, x), x.exp())
+
+
+def _hard_swish(x: Value) -> Value:
+    inner = (x * 2.0 + 3.0) / 6.0
+    above = Select()(x < filled(3.0, x), inner, filled(1.0, x))
+    return Select()(x > filled(-3.0, x), above, filled(0.0, x))
+
+
+def _hard_sigmoid(x: Value) -> Value:
+    inside = (x > filled(-3.0, x)) & (x < filled(3.0, x))
+    return Select()(inside, filled(1 / 6, x), filled(0.0, x))
+
+
+def _mish(x: Value) -> Value:
+    t: Value = Softplus()(x).tanh()
+    return t + x * (1.0 - t * t) * _sigmoid(x)
+
+
+def _softsign(x: Value) -> Value:
+    below = abs(x) + 1.0
+    return 1.0 / (below * below)
+
+
+_SLOPES: dict[ActivationKind, Callable[[Value], Value]] = {
+    ActivationKind.GELU: _gelu,
+    ActivationKind.GELU_APPROX: _gelu_approx,
+    ActivationKind.SILU: _silu,
+    ActivationKind.SIGMOID: _sigmoid_slope,
+    ActivationKind.TANH: _tanh,
+    ActivationKind.EXP: lambda x: x.exp(),
+    ActivationKind.LOG: lambda x: 1.0 / x,
+    ActivationKind.SQRT: _sqrt,
+    ActivationKind.RSQRT: _rsqrt,
+    ActivationKind.NEG: lambda x: filled(-1.0, x),
+    ActivationKind.ABS: lambda x: Sign()(x),
+    ActivationKind.SIN: lambda x: Cos()(x),
+    ActivationKind.COS: lambda x: -Sin()(x),
+    ActivationKind.TAN: _tan,
+    ActivationKind.ATAN: lambda x: 1.0 / (x * x + 1.0),
+    ActivationKind.RECIP: lambda x: -1.0 / (x * x),
+    ActivationKind.SOFTPLUS: _sigmoid,
+    ActivationKind.ELU: _elu,
+    ActivationKind.ERF: lambda x: (-(x * x)).exp() * (2 / math.sqrt(math.pi)),
+    ActivationKind.HARD_SWISH: _hard_swish,
+    ActivationKind.HARD_SIGMOID: _hard_sigmoid,
+    ActivationKind.MISH: _mish,
+    ActivationKind.SOFTSIGN: _softsign,
+    ActivationKind.LOG_SIGMOID: lambda x: _sigmoid(-x),
+}

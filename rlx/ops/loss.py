@@ -1,0 +1,122 @@
+"""Losses of a classifier: cross entropy of the softmax, with class numbers or distributions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlx.errors import DTypeError
+from rlx.ir.op import Op, define_op
+from rlx.ops.patterns import require_one_float
+from rlx.types import TensorType
+
+if TYPE_CHECKING:
+    from rlx.ir.graph import Value
+
+
+@define_op("softmax_cross_entropy_with_logits")
+class SoftmaxCrossEntropyWithLogits(Op):
+    """Cross entropy of the softmax of logits, for one right class in each row.
+
+    y = −log softmax(logits)[labels] = log Σ exp(logits) − logits[labels]
+
+    Inputs:
+        logits: float[..., C]
+        labels: int[...]   the right class of each row. A row whose label is outside [0, C) is
+            left out: its loss is 0, and so is its gradient.
+
+    Result:
+        float[...], one loss for each row.
+
+    Constraints:
+        C1: labels have the shape of logits without its last axis.
+        C2: logits are floating.
+        C3: labels are integers.
+
+    Numerics: narrower floats than f32 compute in f32; result rounded once.
+    Source: RLX `Op::SoftmaxCrossEntropyWithLogits`; `torch.nn.functional.cross_entropy`.
+    """
+
+    def infer(self, logits: TensorType, labels: TensorType) -> TensorType:
+        require_one_float(self, "C2", logits=logits)
+        self.require(
+            "C3",
+            labels.dtype.is_integer,
+            f"labels are required to be integers; got {labels}. Convert them, or use "
+            "SoftmaxCrossEntropy for a distribution.",
+            DTypeError,
+        )
+        rows = logits.with_shape(logits.shape[:-1])
+        text = (
+            f"labels are required to have the shape {list(rows.shape)}, one for each row of "
+            f"logits: {logits}; got {labels}. Reshape them."
+        )
+        self.require("C1", logits.rank >= 1, text)
+        self.require_same_dims("C1", labels.shape, rows.shape, text)
+        return rows
+
+    def decompose(self, logits: Value, labels: Value) -> Value:
+        from rlx.ops.compare import Select
+        from rlx.ops.normalization import LogSoftmax
+
+        logs = LogSoftmax(axis=-1)(logits.convert(logits.dtype.compute))
+        chosen = Select()(one_hot(labels, logs), -logs, _zeros(logs))
+        return chosen.sum(logits.rank - 1).convert(logits.dtype)
+
+
+@define_op("softmax_cross_entropy")
+class SoftmaxCrossEntropy(Op):
+    """Cross entropy of the softmax of logits against a distribution in each row.
+
+    y = −Σ_c targets_c · log softmax(logits)_c
+
+    Inputs:
+        logits: float[..., C]
+        targets: float[..., C]   weights of the classes; those of 0 add nothing, even where the
+            logit is −Inf.
+
+    Result:
+        float[...], one loss for each row.
+
+    Constraints:
+        C1: targets have the shape of logits, with at least one axis.
+        C2: one floating dtype for both.
+
+    Numerics: narrower floats than f32 compute in f32; result rounded once.
+    Source: RLX `Op::SoftmaxCrossEntropy`; `optax.softmax_cross_entropy`.
+    """
+
+    def infer(self, logits: TensorType, targets: TensorType) -> TensorType:
+        require_one_float(self, "C2", logits=logits, targets=targets)
+        text = (
+            f"targets are required to have the shape of logits: {logits}, with at least one axis; "
+            f"got {targets}. Reshape them."
+        )
+        self.require("C1", logits.rank >= 1, text)
+        self.require_same_dims("C1", targets.shape, logits.shape, text)
+        return logits.with_shape(logits.shape[:-1])
+
+    def decompose(self, logits: Value, targets: Value) -> Value:
+        from rlx.ops.compare import Select
+        from rlx.ops.normalization import LogSoftmax
+
+        wide = targets.convert(logits.dtype.compute)
+        logs = LogSoftmax(axis=-1)(logits.convert(wide.dtype))
+        terms = Select()(wide.eq(0.0), _zeros(logs), -logs * wide)
+        return terms.sum(logits.rank - 1).convert(logits.dtype)
+
+
+def one_hot(labels: Value, logits: Value) -> Value:
+    """Where the class of the last axis is the label: bool of the shape of logits."""
+    from rlx.ops.compare import Compare, Direction
+    from rlx.ops.shape import BroadcastInDim, Iota
+
+    axis = logits.rank - 1
+    classes = Iota(dtype=labels.dtype, shape=logits.shape, axis=axis)()
+    wanted = BroadcastInDim(shape=logits.shape, broadcast_dimensions=tuple(range(axis)))(labels)
+    return Compare(direction=Direction.EQ)(classes, wanted)
+
+
+def _zeros(x: Value) -> Value:
+    from rlx.ir.operators import broadcast_to, constant
+
+    return broadcast_to(constant(0.0, x.dtype), x.shape)

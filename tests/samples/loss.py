@@ -1,0 +1,54 @@
+"""Samples of losses: labels outside, hidden classes, several leading axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rlx.dtypes import DType
+from rlx.errors import DTypeError, InconclusiveDimError, ShapeError
+from rlx.ops.loss import SoftmaxCrossEntropy, SoftmaxCrossEntropyWithLogits
+from tests.samples.base import FLOATS, ErrorSample, Sample, SymbolicSample, draw
+
+SHAPES = ((0, 4), (1, 1), (5, 63), (2, 3, 65), (7,))
+
+
+def samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in FLOATS:
+        for shape in SHAPES:
+            logits, targets = draw(rng, dtype, shape), draw(rng, dtype, shape, low=0.0, high=1.0)
+            label = f"{dtype}{list(shape)}"
+            yield Sample(SoftmaxCrossEntropy(), (logits, targets), label)
+            for integer in (DType.I32, DType.I64, DType.U8):
+                given = (rng.integers(0, shape[-1], shape[:-1])).astype(integer.numpy)
+                yield Sample(SoftmaxCrossEntropyWithLogits(), (logits, given), f"{label} {integer}")
+    logits, targets = draw(rng, DType.F32, (4, 3)), draw(rng, DType.F32, (4, 3), low=0.0, high=1.0)
+    outside = np.asarray([-1, 3, -(2**31), 1], np.int32)
+    yield Sample(SoftmaxCrossEntropyWithLogits(), (logits, outside), "labels outside")
+    logits[:, 1], targets[:, 1] = -np.inf, 0.0
+    yield Sample(SoftmaxCrossEntropy(), (logits, targets), "a class that cannot be")
+    zero = np.zeros(4, np.int32)
+    yield Sample(SoftmaxCrossEntropyWithLogits(), (logits, zero), "a class that cannot be")
+
+
+def error_samples() -> Iterator[ErrorSample]:
+    op = SoftmaxCrossEntropyWithLogits
+    yield ErrorSample(op, ("f32[2, 3]", "i32[3]"), ShapeError, "C1", "i32[3]")
+    yield ErrorSample(op, ("f32[2, 3]", "i32[2, 1]"), ShapeError, "C1", "[2]")
+    yield ErrorSample(op, ("f32[]", "i32[]"), ShapeError, "C1", "f32[]")
+    yield ErrorSample(op, ("f32[a, 3]", "i32[b]"), InconclusiveDimError, "C1", "i32[b]")
+    yield ErrorSample(op, ("i32[2, 3]", "i32[2]"), DTypeError, "C2", "i32[2, 3]")
+    yield ErrorSample(op, ("f32[2, 3]", "f32[2]"), DTypeError, "C3", "SoftmaxCrossEntropy")
+    yield ErrorSample(op, ("f32[2, 3]", "bool[2]"), DTypeError, "C3", "bool[2]")
+    soft = SoftmaxCrossEntropy
+    yield ErrorSample(soft, ("f32[2, 3]", "f32[2, 4]"), ShapeError, "C1", "f32[2, 4]")
+    yield ErrorSample(soft, ("f32[]", "f32[]"), ShapeError, "C1", "f32[]")
+    yield ErrorSample(soft, ("f32[2, 3]", "f16[2, 3]"), DTypeError, "C2", "targets: f16")
+
+
+def symbolic_samples() -> Iterator[SymbolicSample]:
+    binding = {"b": 2, "s": 3, "c": 4}
+    op = SoftmaxCrossEntropyWithLogits()
+    yield SymbolicSample(op, ("bf16[b, s, c]", "i32[b, s]"), binding)
+    yield SymbolicSample(SoftmaxCrossEntropy(), ("f32[b, c]", "f32[b, c]"), {"b": 2, "c": 4})
