@@ -25,6 +25,7 @@ from rlx.ir.graph import Value as Value
 from rlx.ir.graph import same as same
 from rlx.ir.interpret import interpret as interpret
 from rlx.ir.location import scope as scope
+from rlx.ir.module import FusionPolicy as FusionPolicy
 from rlx.ir.module import Module as Module
 from rlx.ir.operators import constant as constant
 from rlx.ir.references import TensorRef as TensorRef

@@ -13,7 +13,7 @@ import pytest
 from rlx.dtypes import DType
 from rlx.ir.graph import Graph, make_node
 from rlx.ir.interpret import evaluate_decomposition, run
-from rlx.ir.op import Level, all_ops
+from rlx.ir.op import all_ops
 from rlx.ops.io import Input
 from rlx.types import as_type
 from tests.conformance import runner
@@ -35,7 +35,7 @@ def _seed() -> int:
 SEED = _seed()
 SAMPLES = runner.all_samples(np.random.default_rng(SEED))
 ERRORS = runner.all_error_samples()
-OPS = sorted(n for n, op in all_ops().items() if n not in NOT_SAMPLED and op.level is Level.MIR)
+OPS = sorted(n for n in all_ops() if n not in NOT_SAMPLED)
 
 
 @pytest.mark.parametrize("name", OPS)
