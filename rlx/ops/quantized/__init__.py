@@ -1,0 +1,31 @@
+"""Quantised compute: integers with scales, fake quantisation, packed weights, small floats."""
+
+from rlx.ops.quantized.blocks import DequantGather as DequantGather
+from rlx.ops.quantized.blocks import DequantGroupedMatmul as DequantGroupedMatmul
+from rlx.ops.quantized.blocks import DequantGroupedMatmulMlx as DequantGroupedMatmulMlx
+from rlx.ops.quantized.blocks import DequantizeBlocks as DequantizeBlocks
+from rlx.ops.quantized.blocks import DequantMatmul as DequantMatmul
+from rlx.ops.quantized.blocks import DequantMoeWeights as DequantMoeWeights
+from rlx.ops.quantized.fake import FakeQuantize as FakeQuantize
+from rlx.ops.quantized.fake import FakeQuantizeBackward as FakeQuantizeBackward
+from rlx.ops.quantized.fake import FakeQuantizeLsq as FakeQuantizeLsq
+from rlx.ops.quantized.fake import FakeQuantizeLsqBackwardScale as FakeQuantizeLsqBackwardScale
+from rlx.ops.quantized.fake import FakeQuantizeLsqBackwardX as FakeQuantizeLsqBackwardX
+from rlx.ops.quantized.fake import ScaleMode as ScaleMode
+from rlx.ops.quantized.fake import SteKind as SteKind
+from rlx.ops.quantized.integer import Dequantize as Dequantize
+from rlx.ops.quantized.integer import QConv2d as QConv2d
+from rlx.ops.quantized.integer import QMatmul as QMatmul
+from rlx.ops.quantized.integer import Quantize as Quantize
+from rlx.ops.quantized.learned import SplineActivation as SplineActivation
+from rlx.ops.quantized.learned import SplineActivationBackwardCoeff as SplineActivationBackwardCoeff
+from rlx.ops.quantized.learned import SplineActivationBackwardX as SplineActivationBackwardX
+from rlx.ops.quantized.learned import SynthMatmul as SynthMatmul
+from rlx.ops.quantized.learned import SynthMatmulBackward as SynthMatmulBackward
+from rlx.ops.quantized.learned import SynthReconstruct as SynthReconstruct
+from rlx.ops.quantized.learned import SynthWrt as SynthWrt
+from rlx.ops.quantized.scaled import ScaledDequantize as ScaledDequantize
+from rlx.ops.quantized.scaled import ScaledGroupedMatmul as ScaledGroupedMatmul
+from rlx.ops.quantized.scaled import ScaledMatmul as ScaledMatmul
+from rlx.ops.quantized.scaled import ScaledQuantize as ScaledQuantize
+from rlx.ops.quantized.scaled import ScaledQuantScale as ScaledQuantScale
