@@ -29,7 +29,6 @@ Cell: TypeAlias = "Callable[[Value, Value, Values, Value | None], Values]"
 class _Stack:
     """The layers of a network, and the widths of its packed weights."""
 
-    op: Op
     gates: int
     hidden: int
     layers: int
@@ -44,47 +43,6 @@ class _Stack:
         """Elements of the packed input weights for inputs of a width."""
         later = (self.layers - 1) * self.directions * self.hidden
         return self.directions * self.rows * (width + later)
-
-    def check(
-        self,
-        x: TensorType,
-        w_ih: TensorType,
-        w_hh: TensorType,
-        biases: dict[str, TensorType],
-        states: dict[str, TensorType | None],
-        carry: bool,
-    ) -> Results:
-        """Check C1 to C5, and return the result types."""
-        op = self.op
-        require_positive(op, "C4", hidden_size=self.hidden, num_layers=self.layers)
-        given = {name: t for name, t in states.items() if t is not None}
-        op.require(
-            "C5",
-            len(given) == (len(states) if carry else 0),
-            f"{', '.join(states)} are required with carry, and only there; got "
-            f"{', '.join(given) or 'none'} with carry={carry}. Pass them, or change the attribute.",
-        )
-        op.require(
-            "C1",
-            x.rank == 3 and isinstance(x.shape[-1], int),
-            f"x is required to be [B, S, I] with a known I; got {x}. Reshape it.",
-        )
-        known = {"L·D": self.layers * self.directions, "G·H": self.rows, "H": self.hidden}
-        width = int(x.shape[2])
-        sizes = bind_axes(
-            op, "C1", known, x=(x, "B S I"), **{n: (t, "L·D B H") for n, t in given.items()}
-        )
-        bind_axes(
-            op,
-            "C2",
-            {**known, "P": self.packed(width)},
-            w_ih=(w_ih, "P"),
-            w_hh=(w_hh, "L·D G·H H"),
-            **{n: (t, "L·D G·H") for n, t in biases.items()},
-        )
-        require_one_float(op, "C3", x=x, w_ih=w_ih, w_hh=w_hh, **biases, **given)
-        y = x.with_shape((sizes["B"], sizes["S"], self.directions * self.hidden))
-        return (y, *given.values()) if carry else y
 
     def run(
         self,
@@ -187,8 +145,8 @@ class Lstm(Op):
         h0: TensorType | None = None,
         c0: TensorType | None = None,
     ) -> Results:
-        stack = _stack(self, 4)
-        return stack.check(x, w_ih, w_hh, {"bias": bias}, {"h0": h0, "c0": c0}, self.carry)
+        states = {"h0": h0, "c0": c0}
+        return _check(self, _stack(self, 4), x, w_ih, w_hh, {"bias": bias}, states, self.carry)
 
     def decompose(
         self,
@@ -258,7 +216,7 @@ class Gru(Op):
         h0: TensorType | None = None,
     ) -> Results:
         biases = {"b_ih": b_ih, "b_hh": b_hh}
-        return _stack(self, 3).check(x, w_ih, w_hh, biases, {"h0": h0}, self.carry)
+        return _check(self, _stack(self, 3), x, w_ih, w_hh, biases, {"h0": h0}, self.carry)
 
     def decompose(
         self,
@@ -331,7 +289,8 @@ class Rnn(Op):
         bias: TensorType,
         h0: TensorType | None = None,
     ) -> Results:
-        return _stack(self, 1).check(x, w_ih, w_hh, {"bias": bias}, {"h0": h0}, self.carry)
+        biases, states = {"bias": bias}, {"h0": h0}
+        return _check(self, _stack(self, 1), x, w_ih, w_hh, biases, states, self.carry)
 
     def decompose(
         self, x: Value, w_ih: Value, w_hh: Value, bias: Value, h0: Value | None = None
@@ -343,8 +302,50 @@ class Rnn(Op):
         return _stack(self, 1).run(x, w_ih, w_hh, bias, None, [h0], cell)
 
 
+def _check(
+    op: Op,
+    stack: _Stack,
+    x: TensorType,
+    w_ih: TensorType,
+    w_hh: TensorType,
+    biases: dict[str, TensorType],
+    states: dict[str, TensorType | None],
+    carry: bool,
+) -> Results:
+    """Check C1 to C5, and return the result types."""
+    require_positive(op, "C4", hidden_size=stack.hidden, num_layers=stack.layers)
+    given = {name: t for name, t in states.items() if t is not None}
+    op.require(
+        "C5",
+        len(given) == (len(states) if carry else 0),
+        f"{', '.join(states)} are required with carry, and only there; got "
+        f"{', '.join(given) or 'none'} with carry={carry}. Pass them, or change the attribute.",
+    )
+    op.require(
+        "C1",
+        x.rank == 3 and isinstance(x.shape[-1], int),
+        f"x is required to be [B, S, I] with a known I; got {x}. Reshape it.",
+    )
+    known = {"L·D": stack.layers * stack.directions, "G·H": stack.rows, "H": stack.hidden}
+    width = int(x.shape[2])
+    sizes = bind_axes(
+        op, "C1", known, x=(x, "B S I"), **{n: (t, "L·D B H") for n, t in given.items()}
+    )
+    bind_axes(
+        op,
+        "C2",
+        {**known, "P": stack.packed(width)},
+        w_ih=(w_ih, "P"),
+        w_hh=(w_hh, "L·D G·H H"),
+        **{n: (t, "L·D G·H") for n, t in biases.items()},
+    )
+    require_one_float(op, "C3", x=x, w_ih=w_ih, w_hh=w_hh, **biases, **given)
+    y = x.with_shape((sizes["B"], sizes["S"], stack.directions * stack.hidden))
+    return (y, *given.values()) if carry else y
+
+
 def _stack(op: Any, gates: int) -> _Stack:
-    return _Stack(op, gates, op.hidden_size, op.num_layers, 2 if op.bidirectional else 1)
+    return _Stack(gates, op.hidden_size, op.num_layers, 2 if op.bidirectional else 1)
 
 
 def _product(x: Value, weight: Value) -> Value:
