@@ -27,7 +27,7 @@ def run(
 ) -> tuple[list[Any], list[Any]]:
     """Results on the GPU and in NumPy; the kernel that must have run."""
     b = rlx.GraphBuilder()
-    leaves = [b.input(n, rlx.TensorType(str(_name(a)), a.shape)) for n, a in arrays.items()]
+    leaves = [b.input(n, rlx.TensorType(_name(a), a.shape)) for n, a in arrays.items()]
     made = build(*leaves)
     graph = b.build(*(made if isinstance(made, tuple) else (made,)))
     compiled = rlx.Session("cuda").compile(graph)

@@ -19,6 +19,7 @@ from rlx.ops.shape import (
 from rlx_xla._jax_compat.mlir import ir, stablehlo
 from rlx_xla.lowering.context import LoweringContext, i64, i64_array
 from rlx_xla.lowering.registry import lowers
+from rlx_xla.lowering.rules.reduction import convert
 
 _ABORTS = frozenset({DType.I2, DType.U2, DType.F6E2M3FN, DType.F6E3M2FN})
 """Joining these aborts the process inside XLA's CPU emitter."""
@@ -73,7 +74,13 @@ def _concatenate_bytes(ctx: LoweringContext, op: Concatenate, xs: Sequence[ir.Va
 @lowers(Pad)
 def pad(ctx: LoweringContext, op: Pad, x: ir.Value, padding_value: ir.Value) -> ir.Value:
     low, high, interior = i64_array(op.low), i64_array(op.high), i64_array(op.interior)
-    return stablehlo.pad(x, padding_value, low, high, interior)
+    dtype = ctx.output_types[0].dtype
+    if dtype.bits >= 8 or ctx.platform not in ("cuda", "rocm"):
+        return stablehlo.pad(x, padding_value, low, high, interior)
+    # XLA for GPUs ends the process on pads of elements that share a byte.
+    byte = DType.I8 if dtype.is_signed else DType.U8
+    x, padding_value = convert(ctx, x, byte), convert(ctx, padding_value, byte)
+    return convert(ctx, stablehlo.pad(x, padding_value, low, high, interior), dtype)
 
 
 @lowers(Iota)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from rlx.dtypes import DType
 from rlx.ir.op import Op
@@ -38,7 +39,10 @@ def triangular_solve(
     ctx: LoweringContext, op: ops.TriangularSolve, a: ir.Value, b: ir.Value
 ) -> ir.Value:
     if not ctx.portable:
-        return _by_jax(ctx, op, functools.partial(_triangular, op), a, b)[0]
+        function: Callable[..., Any] = functools.partial(_triangular, op)
+        if ctx.output_types[0].dtype.bits < 32 and ctx.platform in ("cuda", "rocm"):
+            function = _in_f32(function)  # the GPUs' library has no narrower type
+        return _by_jax(ctx, op, function, a, b)[0]
     conjugate = op.conjugate_a and ctx.input_types[0].dtype.is_complex
     if conjugate and not op.transpose_a:
         a = stablehlo.complex(stablehlo.real(a), stablehlo.negate(stablehlo.imag(a)))
@@ -52,6 +56,14 @@ def triangular_solve(
 
 def _triangular(op: ops.TriangularSolve, a: Any, b: Any) -> Any:
     return jax.lax.linalg.triangular_solve(a, b, **op.attributes())
+
+
+def _in_f32(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wide(*arguments: Any) -> Any:
+        made = function(*(x.astype(jnp.float32) for x in arguments))
+        return made.astype(arguments[0].dtype)
+
+    return wide
 
 
 @lowers(ops.Lu)

@@ -108,6 +108,41 @@ def test_weight_gradient(layout: str, dtype: str, rng: np.random.Generator) -> N
     assert "conv_general_dilated" not in names(made)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["i8", "i32", "u64", "i4"])
+@pytest.mark.parametrize("kind", ["plain", "features", "batch"])
+def test_integers_on_gpus(layout: str, dtype: str, kind: str, rng: np.random.Generator) -> None:
+    lhs_spec, rhs_spec, out_spec = LAYOUTS[layout]
+    op = ConvGeneralDilated(
+        window_strides=(1, 2),
+        padding=((1, -1), (2, 0)),
+        lhs_dilation=(1, 2),
+        rhs_dilation=(2, 1),
+        lhs_spec=lhs_spec,
+        rhs_spec=rhs_spec,
+        out_spec=out_spec,
+        feature_group_count=3 if kind == "features" else 1,
+        batch_group_count=2 if kind == "batch" else 1,
+    )
+    b = GraphBuilder()
+    x = b.input("x", _type(dtype, placed((4, 6, 7, 8), lhs_spec)))
+    features = 2 if kind == "features" else 6
+    w = b.input("w", _type(dtype, placed((6, features, 2, 3), rhs_spec)))
+    graph = b.build(op(x, w))
+    made = Specialize().run(graph, PassContext(platform="cuda"))
+    assert "conv_general_dilated" not in names(made)
+    info = ml_dtypes.iinfo(x.dtype.numpy)
+    low, high = int(info.min), int(info.max)
+    feed = {
+        v.name: rng.integers(
+            low, high, static(v), np.int64 if low else np.uint64, endpoint=True
+        ).astype(v.dtype.numpy)
+        for v in graph.inputs
+    }
+    (before,), (after,) = interpret(graph, feed), interpret(made, feed)
+    np.testing.assert_array_equal(after, before)
+
+
 def test_one_axis_and_three(rng: np.random.Generator) -> None:
     for space, kernel in (((20,), (4,)), ((6, 5, 4), (3, 2, 1))):
         b = GraphBuilder()
