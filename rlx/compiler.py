@@ -176,26 +176,40 @@ class Compiler:
     def examine(self, graph: Graph) -> tuple[Legalization, list[PassRecord], dict[str, float]]:
         """Run the passes, then choose implementations where there are any.
 
-        Nothing is hidden and nothing is split: seeds are constants, and there is one graph.
+        Nothing is hidden, dropped or split: seeds are constants, and there is one graph.
         """
-        optimised, records, phases = self.optimise(graph, hidden_seed=False)
+        optimised, records, phases = self.optimise(graph, own=False)
         legal, seconds = self._timed_legalize(optimised)
         return legal, records, {**phases, "legalize": seconds}
 
     def optimise(
-        self, graph: Graph, *, hidden_seed: bool = True
+        self, graph: Graph, *, own: bool = True
     ) -> tuple[Graph, list[PassRecord], dict[str, float]]:
-        """Run the passes on a static graph; return the graph, records and seconds by phase."""
+        """Run the passes on a static graph; return the graph, records and seconds by phase.
+
+        Args:
+            graph: MIR.
+            own: the result is compiled here, so that its params may differ from the graph's.
+        """
         from rlx.passes.bind_params import KnownValues
-        from rlx.passes.pipelines import binding_pipeline, mir_pipeline  # loads op families
+        from rlx.passes.pipelines import (  # loads op families
+            binding_pipeline,
+            closing_pipeline,
+            mir_pipeline,
+        )
 
         started = time.perf_counter()
         ctx = PassContext(self.options, self.backend.platform)
-        known = KnownValues(self.fixed)
-        first = binding_pipeline(self.options, known, hidden_seed=hidden_seed)
-        graph, records = first.run(graph, ctx)
-        graph, more = mir_pipeline(self.options).run(graph, ctx)
-        records = [r for r in records if r.changed or r.notes] + more
+        known = KnownValues(self.fixed if own else {})
+        first = binding_pipeline(self.options, known, hidden_seed=own)
+        graph, binding = first.run(graph, ctx)
+        graph, records = mir_pipeline(self.options).run(graph, ctx)
+        graph, closing = closing_pipeline(self.options).run(graph, ctx) if own else (graph, [])
+        records = [
+            *(r for r in binding if r.changed or r.notes),
+            *records,
+            *(r for r in closing if r.changed),
+        ]
         if self.options.verbose:
             for record in records:
                 print(record)

@@ -55,6 +55,7 @@ class KeptInputs:
         self._backend = backend
         self._types = {v.name: v.type for v in graph.inputs if v.name in feeds}
         self._name = graph.name
+        self._moves = bool(graph.symbols)
         self._unset = set(feeds)
         self._waiting: dict[str, Any] = {}
         self._holder: Specialization | None = None
@@ -75,8 +76,10 @@ class KeptInputs:
         host = np.array(param_value(name, value, type_, "set_kept"), copy=True)
         array = self._backend.to_device(host, type_)
         with self._alone():
-            if self._holder is None:
-                self._waiting[name] = array
+            if self._moves or self._holder is None:
+                # The next run may need another program: nobody holds the values until then.
+                self._waiting = {**self.values(), name: array}
+                self._holder = None
             else:
                 self._holder.executable.bind({name: array})
             self._unset.discard(name)

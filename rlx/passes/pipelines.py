@@ -11,6 +11,7 @@ from rlx.passes.bind_params import NOTHING_KNOWN, BindParams, KnownValues
 from rlx.passes.bind_rng import BindRng
 from rlx.passes.canonicalize import Canonicalize
 from rlx.passes.eliminate import EliminateCommonSubexpressions
+from rlx.passes.eliminate_dead import DropUnusedParams, EliminateDeadCode
 from rlx.passes.fold_constants import FoldConstants
 from rlx.passes.inline_calls import InlineCalls
 from rlx.passes.lint_numerics import LintNumerics
@@ -59,7 +60,14 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
             if options.matmul_precision
             else ()
         ),
+        # After everything that may leave a result or a carry without users.
+        *((EliminateDeadCode(),) if options.dce else ()),
         # After folding, which shows what is constant.
         *((LintNumerics(),) if options.lint_numerics else ()),
     )
     return Pipeline(passes)
+
+
+def closing_pipeline(options: CompileOptions) -> Pipeline:
+    """MIR → MIR: what the compiled graph need not take from its caller is left out."""
+    return Pipeline((DropUnusedParams(),) if options.dce else ())
