@@ -1,0 +1,33 @@
+"""Parts of complex numbers, Fourier transforms, and what RLX makes of spectra."""
+
+from rlx.ops.complex_fft.block import BlockFft as BlockFft
+from rlx.ops.complex_fft.block import BlockNorm as BlockNorm
+from rlx.ops.complex_fft.block import ComplexNormSq as ComplexNormSq
+from rlx.ops.complex_fft.fixed_point import FftButterflyStage as FftButterflyStage
+from rlx.ops.complex_fft.fixed_point import FftQ as FftQ
+from rlx.ops.complex_fft.fixed_point import FftQScale as FftQScale
+from rlx.ops.complex_fft.functions import fft_axis as fft_axis
+from rlx.ops.complex_fft.functions import fft_conv1d as fft_conv1d
+from rlx.ops.complex_fft.functions import fft_real as fft_real
+from rlx.ops.complex_fft.functions import fftfreq as fftfreq
+from rlx.ops.complex_fft.functions import fftn as fftn
+from rlx.ops.complex_fft.functions import ifft_spectrum as ifft_spectrum
+from rlx.ops.complex_fft.functions import ifftn as ifftn
+from rlx.ops.complex_fft.functions import irfft as irfft
+from rlx.ops.complex_fft.functions import join_spectrum as join_spectrum
+from rlx.ops.complex_fft.functions import pad_last_axis_to_pow2 as pad_last_axis_to_pow2
+from rlx.ops.complex_fft.functions import psd as psd
+from rlx.ops.complex_fft.functions import psd_real as psd_real
+from rlx.ops.complex_fft.functions import rfft as rfft
+from rlx.ops.complex_fft.functions import rfftfreq as rfftfreq
+from rlx.ops.complex_fft.functions import split_spectrum as split_spectrum
+from rlx.ops.complex_fft.functions import stft as stft
+from rlx.ops.complex_fft.general import Complex as Complex
+from rlx.ops.complex_fft.general import Conj as Conj
+from rlx.ops.complex_fft.general import Fft as Fft
+from rlx.ops.complex_fft.general import FftNorm as FftNorm
+from rlx.ops.complex_fft.general import FftType as FftType
+from rlx.ops.complex_fft.general import Imag as Imag
+from rlx.ops.complex_fft.general import Real as Real
+from rlx.ops.complex_fft.spectra import LogMel as LogMel
+from rlx.ops.complex_fft.spectra import WelchPeaks as WelchPeaks
