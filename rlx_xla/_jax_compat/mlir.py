@@ -306,7 +306,8 @@ def dense_elements(array: np.ndarray) -> ir.DenseElementsAttr:
     data: Any = np.ascontiguousarray(array)
     if data.dtype == np.bool_:
         return _dense_bool(data, shape, element)
-    if data.dtype.isbuiltin != 1:  # a dtype of ml_dtypes: hand over its bits
+    # A dtype of ml_dtypes: hand over its bits. NumPy's own may have come out of a pickle.
+    if np.dtype(data.dtype.type).isbuiltin != 1:
         data = data.view({1: np.uint8, 2: np.uint16}[data.dtype.itemsize])
     return ir.DenseElementsAttr.get(data, type=element, shape=shape)
 

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rlx
+import rlx_xla
 from rlx.errors import CompileError, DTypeError, FormatError, TraceError
 from rlx_xla._jax_compat import export, jaxpr, mlir
 from rlx_xla._jax_compat.symbolic import SymbolScope
@@ -159,3 +161,10 @@ def test_artifacts_round_trip_or_say_what_is_missing() -> None:
     assert again.in_avals == exported.in_avals
     with pytest.raises(FormatError, match=r"must be a jax\.export artifact"):
         export.deserialize_exported(b"nothing of the kind")
+
+
+def test_constants_of_an_unpickled_dtype_are_numbers() -> None:
+    marked = np.array([1, 2, 3], np.dtype("f4", metadata={"from": "a file"}))
+    assert marked.dtype.isbuiltin != 1  # equal to NumPy's own, and another object
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: x + marked, "f32[3]"))
+    np.testing.assert_array_equal(compiled(np.ones(3, np.float32)), [2, 3, 4])

@@ -26,6 +26,7 @@ from rlx_xla.tracing.registry import traces
     "unvmap_all",
     "unvmap_any",
     "unvmap_max",
+    "vprim",
 )
 def by_implementation(ctx: TraceContext, params: dict[str, Any], *operands: Value) -> Any:
     primitive = ctx.equation.primitive
