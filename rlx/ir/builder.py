@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any, cast, final
 
 from rlx.dtypes import DType
-from rlx.errors import ShapeError, VerifyError
+from rlx.errors import VerifyError
 from rlx.ir import location, operators
+from rlx.ir.builder_layers import AbstractLayerNames
+from rlx.ir.builder_names import AbstractShortNames
 from rlx.ir.graph import Graph, Value
-from rlx.types import Dim, TensorType, as_type
+from rlx.types import TensorType, as_type
 
 
 @final
-class GraphBuilder:
-    """Collects the inputs and params of one graph.
+class GraphBuilder(AbstractShortNames, AbstractLayerNames):
+    """Collects the inputs and params of one graph, and has RLX's short names for ops.
 
     Example:
         >>> import rlx
@@ -77,60 +79,6 @@ class GraphBuilder:
         if wrong:
             raise VerifyError(wrong)
         return Graph(self._inputs, self._params, flat, effects, name=self.name)
-
-    # RLX's names; every other op is rlx.ops.X(...)(...).
-    def matmul(self, lhs: Value, rhs: Value) -> Value:
-        """Batched matrix product."""
-        from rlx.ops.dot import Matmul
-
-        return Matmul()(lhs, rhs)
-
-    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        """Same elements under another shape; one dim may be −1."""
-        return x.reshape(tuple(shape))
-
-    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
-        """Permute the axes."""
-        return x.transpose(tuple(permutation))
-
-    def softmax(self, x: Value, axis: int = -1) -> Value:
-        """Softmax along an axis."""
-        return x.softmax(axis)
-
-    def concat(self, values: Sequence[Value], axis: int) -> Value:
-        """Join along an axis."""
-        from rlx.ops.shape import Concatenate
-
-        if not isinstance(cast("object", values), list | tuple) or not values:
-            raise ShapeError(
-                "concat: a list of at least one value is required; got "
-                f"{type(values).__name__ if not isinstance(values, list | tuple) else 'none'}."
-            )
-        return Concatenate(axis=operators.normalise_axis(axis, values[0].rank))(*values)
-
-    def gather(self, table: Value, indices: Value, axis: int = 0) -> Value:
-        """Rows of a table, as an embedding lookup."""
-        from rlx.ops.indexing import Gather
-
-        return Gather(axis=operators.normalise_axis(axis, table.rank))(table, indices)
-
-    def layer_norm(
-        self, x: Value, gamma: Value, beta: Value, *, axis: int = -1, eps: float = 1e-5
-    ) -> Value:
-        """Layer normalisation along one axis."""
-        from rlx.ops.normalization import LayerNorm
-
-        axis = operators.normalise_axis(axis, x.rank)
-        return LayerNorm(axis=axis, eps=eps)(x, gamma, beta)
-
-    def rms_norm(
-        self, x: Value, gamma: Value, beta: Value, *, axis: int = -1, eps: float = 1e-6
-    ) -> Value:
-        """Root-mean-square normalisation along one axis."""
-        from rlx.ops.normalization import RmsNorm
-
-        axis = operators.normalise_axis(axis, x.rank)
-        return RmsNorm(axis=axis, eps=eps)(x, gamma, beta)
 
     def _leaf(self, leaves: list[Value], name: str, spec: TensorType | str, cls: Any) -> Value:
         declared = as_type(spec)
