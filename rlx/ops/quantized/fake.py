@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from rlx.errors import ShapeError
+from rlx.errors import DTypeError
 from rlx.ir import operators
 from rlx.ir.op import Op, define_op
 from rlx.ops.axes import require_axis
@@ -202,8 +202,12 @@ class FakeQuantizeBackward(Op):
             return dy
         wide, slope = x.convert(x.dtype.compute), dy.convert(x.dtype.compute)
         step = _batch_scale(wide, self.bits, self.axis) if scale is None else scale
-        step = operators.broadcast_to(_spread(step, self.axis, x.rank), x.shape)
         limit = step * float(_most(self.bits))
+        if scale is None:  # rounding must not push the greatest element out of its own range
+            limit = operators.binary("Max", limit, _greatest(wide, self.axis))
+        step, limit = (
+            operators.broadcast_to(_spread(v, self.axis, x.rank), x.shape) for v in (step, limit)
+        )
         match self.ste:
             case SteKind.TANH:
                 bent = (wide / step).tanh()
@@ -337,8 +341,6 @@ def _check_scale(self: _Grid, x: TensorType, scale: TensorType) -> None:
 
 
 def _require_compute(op: Op, label: str, name: str, found: TensorType, x: TensorType) -> None:
-    from rlx.errors import DTypeError
-
     wanted: DType = x.dtype.compute
     op.require(
         label,
@@ -353,7 +355,7 @@ def _require_same(op: Op, label: str, x: TensorType, dy: TensorType) -> None:
         return f"dy is required to have the type of x: {x}; got {dy}. It is x's gradient."
 
     op.require_same_dims(label, dy.shape, x.shape, message)
-    op.require(label, dy.dtype is x.dtype, message, ShapeError)
+    op.require(label, dy.dtype is x.dtype, message, DTypeError)
 
 
 def _scale_shape(axis: int | None, shape: Shape) -> Shape:
@@ -366,9 +368,12 @@ def _others(axis: int | None, rank: int) -> tuple[int, ...]:
 
 def _batch_scale(wide: Value, bits: int, axis: int | None) -> Value:
     """S of these numbers, shaped [D] or [1]; without elements it is the least scale."""
-    shape = _scale_shape(axis, wide.shape)
-    greatest = abs(wide).max(_others(axis, wide.rank)).reshape(shape)
-    return operators.binary("Max", greatest / float(_most(bits)), TINY)
+    return operators.binary("Max", _greatest(wide, axis) / float(_most(bits)), TINY)
+
+
+def _greatest(wide: Value, axis: int | None) -> Value:
+    """max|x|, shaped [D] or [1]."""
+    return abs(wide).max(_others(axis, wide.rank)).reshape(_scale_shape(axis, wide.shape))
 
 
 def _spread(scale: Value, axis: int | None, rank: int) -> Value:
