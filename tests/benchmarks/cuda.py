@@ -13,14 +13,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 import rlx
 import rlx_xla
+from rlx import quant
+from rlx.dtypes import as_dtype
 from rlx.ops.attention import Attention, MaskKind
+from rlx.ops.quantized import DequantMatmul
 from rlx.ops.reduction import CumSum
 from rlx.ops.sequence import SelectiveScan
 from rlx.ops.sorting import TopK, TopNan
+from rlx.quant.schemes import QuantScheme
 
 
 def seconds(call: Callable[[], Any], calls: int = 20, rounds: int = 7) -> float:
@@ -93,6 +98,26 @@ def top_k(rows: int, length: int) -> Any:
     return make
 
 
+def dequant(scheme: str, rows: int, size: int) -> Any:
+    def make() -> tuple[Any, Any, list[Any], float]:
+        made = QuantScheme.parse(scheme)
+        # Bytes of one encoded row, repeated: the time does not depend on the values.
+        row = quant.encode(made, np.random.default_rng(0).standard_normal((1, size), np.float32))
+        packed = jnp.asarray(np.repeat(row, size, axis=0))
+        x = drawn(rows, size, dtype=jnp.bfloat16)
+        dense = jnp.asarray(np.repeat(quant.decode(made, row), size, axis=0))
+        weight = dense.astype(jnp.bfloat16)
+        # The natural form reads the weight in bf16, not the packed bytes.
+        return (
+            DequantMatmul(scheme=scheme),
+            lambda x, packed: x @ weight.T,
+            [x, packed],
+            float(packed.nbytes),
+        )
+
+    return make
+
+
 CASES: dict[str, tuple[Callable[[], tuple[Any, Any, list[Any], float]], str]] = {
     "selective scan, B4 L2048 D1024 N16 f32": (selective_scan, "GB/s"),
     "cumsum, last axis of 8192² f32": (cumsum(jnp.float32), "GB/s"),
@@ -100,6 +125,14 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any, list[Any], float]], str]] = 
     "attention, 4×4096×16×128 causal bf16": (attention(4, 4096, 16, 16, 128, True), "GFLOP/s"),
     "attention, 4×4096×32/8×128 causal bf16": (attention(4, 4096, 32, 8, 128, True), "GFLOP/s"),
     "attention, 8×1024×16×64 bf16": (attention(8, 1024, 16, 16, 64, False), "GFLOP/s"),
+    **{
+        f"dequant_matmul {scheme}, {rows} × {size}² bf16 (against a bf16 weight)": (
+            dequant(f"gguf_{scheme}", rows, size),
+            "GB/s packed",
+        )
+        for size in (8192, 4096)
+        for scheme, rows in (("q8_0", 1), ("q4_0", 1), ("q4k", 1), ("q6k", 1), ("q4k", 8))
+    },
     "top_k, 50 of [64, 131072] f32": (top_k(64, 131_072), "GB/s"),
     "top_k, 50 of [8, 50257] f32": (top_k(8, 50_257), "GB/s"),
 }
@@ -109,8 +142,7 @@ def compiled_op(op: Any, args: list[Any]) -> Any:
     """The op alone, compiled for the GPU."""
     b = rlx.GraphBuilder()
     leaves = [
-        b.input(f"x{i}", rlx.TensorType(rlx.dtypes.as_dtype(a.dtype), a.shape))
-        for i, a in enumerate(args)
+        b.input(f"x{i}", rlx.TensorType(as_dtype(a.dtype), a.shape)) for i, a in enumerate(args)
     ]
     made = op(*leaves)
     graph = b.build(*(made if isinstance(made, tuple) else (made,)))

@@ -12,10 +12,14 @@ import pytest
 
 import rlx
 import rlx_xla
+from rlx import quant
+from rlx.dtypes import DType, as_dtype
 from rlx.ops.attention import Attention, MaskKind
+from rlx.ops.quantized import DequantMatmul
 from rlx.ops.reduction import CumSum
 from rlx.ops.sequence import SelectiveScan
 from rlx.ops.sorting import TopK, TopNan
+from rlx.quant.schemes import QuantScheme
 
 pytestmark = pytest.mark.gpu
 
@@ -36,8 +40,8 @@ def run(
     return compiled.run(arrays), rlx.interpret(graph, arrays)
 
 
-def _name(array: np.ndarray[Any, Any]) -> rlx.DType:
-    return rlx.dtypes.as_dtype(array.dtype)
+def _name(array: np.ndarray[Any, Any]) -> DType:
+    return as_dtype(array.dtype)
 
 
 def close(found: Any, wanted: Any, error: float) -> None:
@@ -137,6 +141,36 @@ def test_top_k(dtype: str, nan: TopNan, rng: np.random.Generator) -> None:
     found, wanted = run(TopK(k=50, nan=nan), {"x": x}, None)
     np.testing.assert_array_equal(found[1], wanted[1])
     np.testing.assert_array_equal(found[0], wanted[0])
+
+
+SCHEMES = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4k", "q5k", "q6k"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("sizes", [(1, 256, 1), (1, 1024, 7), (3, 1280, 65), (5, 4096, 130)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dequant_matmul(
+    scheme: str, sizes: tuple[int, ...], dtype: str, rng: np.random.Generator
+) -> None:
+    rows, inner, outer = sizes
+    made = QuantScheme.parse(f"gguf_{scheme}")
+    weight = rng.standard_normal((outer, inner)).astype(np.float32)
+    packed = quant.encode(made, weight)
+    x = rng.standard_normal((rows, inner)).astype(jnp.dtype(dtype))
+    op = DequantMatmul(scheme=f"gguf_{scheme}")
+    aligned = scheme != "q6k" or inner % 1024 == 0
+    kernel = "dequant_matmul.cuda.ptx" if aligned else None
+    found, wanted = run(op, {"x": x, "w": packed}, kernel)
+    exact = dtype == "float32" and aligned  # XLA's own product of f32 is TF32
+    close(found[0], wanted[0], 1e-5 if exact else 4e-3)
+
+
+def test_dequant_matmul_of_many_rows_is_left_to_xla(rng: np.random.Generator) -> None:
+    made = QuantScheme.parse("gguf_q4_0")
+    packed = quant.encode(made, rng.standard_normal((64, 512)).astype(np.float32))
+    x = rng.standard_normal((17, 512)).astype(np.float32)
+    found, wanted = run(DequantMatmul(scheme="gguf_q4_0"), {"x": x, "w": packed}, None)
+    close(found[0], wanted[0], 2e-3)  # f32 products are TF32 on the GPU unless asked otherwise
 
 
 def test_kernels_run_inside_a_scan(rng: np.random.Generator) -> None:
