@@ -162,7 +162,7 @@ def test_a_second_call_at_once_is_refused() -> None:
     thread = threading.Thread(target=lambda: compiled(Slow()))
     thread.start()
     assert inside.wait(10)
-    with pytest.raises(RunError, match="'s' is in use by a concurrent call. Give each thread its"):
+    with pytest.raises(RunError, match=r"'s' is in use by a concurrent call. Give each thread its"):
         compiled(_ones(2))
     with pytest.raises(RunError, match="in use by a concurrent call"):
         compiled.set_kept("s", _ones(2))

@@ -61,7 +61,7 @@ def test_a_graph_without_such_a_part_is_not_split(session: rlx.Session) -> None:
 def test_results_follow_params(session: rlx.Session, rng: np.random.Generator) -> None:
     compiled = session.compile(_graph(), options=STAGED)
     x, w, v = _draw(rng, 2, 4), _draw(rng, 4, 3), _draw(rng, 3)
-    with pytest.raises(RunError, match="'w' has none. Set it with set_param"):
+    with pytest.raises(RunError, match=r"'w' has none. Set it with set_param"):
         compiled(x)
     compiled.set_params({"w": w, "v": v})
     for _ in range(2):
