@@ -8,6 +8,7 @@ from rlx.ir.graph import Value
 from rlx.ir.op import Op, define_op
 from rlx.ir.operators import broadcast_to, constant
 from rlx.ops.axes import require_at_most, require_axis
+from rlx.ops.indexing.dynamic import DynamicUpdateSlice
 from rlx.ops.indexing.lookups import require_depth, require_fit, with_component
 from rlx.ops.indexing.places import IndexMode, require_integers, require_one_dtype
 from rlx.ops.indexing.scatters import ScatterGeneral, ScatterKind, require_kind
@@ -207,7 +208,9 @@ class KvAppend(Op):
         pos: how many rows are filled.
 
     Result:
-        T[..., pos + 1, ...]
+        T[..., pos + 1, ...]. The row that fills a donated cache is written in place; before that,
+        the result is smaller than the buffer. A cache that keeps its capacity is updated in place
+        by `dynamic_update_slice`.
 
     Constraints:
         C1: axis is in range for cache.
@@ -249,6 +252,10 @@ class KvAppend(Op):
         return cache.with_shape((*before, self.pos + 1, *after))
 
     def decompose(self, cache: Value, row: Value) -> Value:
+        if isinstance(self.pos, int) and self.pos + 1 == cache.shape[self.axis]:
+            zero, place = constant(0), constant(self.pos)
+            starts = (place if axis == self.axis else zero for axis in range(cache.rank))
+            return DynamicUpdateSlice()(cache, row, *starts)
         limits = (*cache.shape[: self.axis], self.pos, *cache.shape[self.axis + 1 :])
         filled = Slice(
             start_indices=(0,) * cache.rank, limit_indices=limits, strides=(1,) * cache.rank
