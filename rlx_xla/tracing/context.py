@@ -20,24 +20,35 @@ class TraceContext:
     """One equation's view of the trace.
 
     Attributes:
-        in_avals: JAX's abstract values of the arguments (weak types, key dtypes).
-        out_avals: JAX's abstract values of the results.
-        in_types: RLX types of the arguments.
         out_types: RLX types of the results; rules convert or check against these.
         walker: the trace itself.
         equation: JAX's equation.
     """
 
-    __slots__ = ("equation", "in_avals", "in_types", "out_avals", "out_types", "walker")
+    __slots__ = ("equation", "out_types", "walker")
 
     def __init__(self, walker: JaxprWalker, equation: Any) -> None:
         """Look at the trace from an equation."""
         self.walker = walker
         self.equation = equation
-        self.in_avals = tuple(v.aval for v in equation.invars)
-        self.out_avals = tuple(v.aval for v in equation.outvars)
-        self.in_types: tuple[TensorType, ...] = tuple(map(walker.type_of, self.in_avals))
-        self.out_types: tuple[TensorType, ...] = tuple(map(walker.type_of, self.out_avals))
+        self.out_types: tuple[TensorType, ...] = tuple(
+            [walker.type_of(v.aval) for v in equation.outvars]
+        )
+
+    @property
+    def in_avals(self) -> tuple[Any, ...]:
+        """JAX's abstract values of the arguments."""
+        return tuple(v.aval for v in self.equation.invars)
+
+    @property
+    def out_avals(self) -> tuple[Any, ...]:
+        """JAX's abstract values of the results."""
+        return tuple(v.aval for v in self.equation.outvars)
+
+    @property
+    def in_types(self) -> tuple[TensorType, ...]:
+        """RLX types of the arguments."""
+        return tuple(map(self.walker.type_of, self.in_avals))
 
     @property
     def out_type(self) -> TensorType:

@@ -81,6 +81,7 @@ class JaxprWalker:
         self.opaque: dict[str, int] = {}
         self._inner: dict[int, Inner] = {}
         self._dims: dict[Any, Dim] = {}
+        self._types: dict[Any, TensorType] = {}
         self._prefix = ""
 
     def dim(self, size: Any) -> Dim:
@@ -100,6 +101,13 @@ class JaxprWalker:
         """RLX type of an abstract value; keys are ``u32[..., n]``, tokens ``token``."""
         if isinstance(aval, jx.AbstractToken):
             return TOKEN
+        key = (aval.shape, aval.dtype)
+        found = self._types.get(key)
+        if found is None:
+            found = self._types[key] = self._type_of_array(aval)
+        return found
+
+    def _type_of_array(self, aval: Any) -> TensorType:
         shape = tuple(map(self.dim, aval.shape))
         if keys.is_key(aval):
             return TensorType(DType.U32, (*shape, *keys.key_shape(aval.dtype)))
