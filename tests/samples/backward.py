@@ -11,9 +11,9 @@ from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, InconclusiveDimError, ShapeError
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Op
+from rlx.ops.activation_kinds import Activation
 from rlx.ops.backward import (
     ActivationBackward,
-    ActivationKind,
     AdaLayerNormBackward,
     BatchNormInferenceBackward,
     ComplexNormSqBackward,
@@ -102,10 +102,10 @@ def _activations(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     for size in (0, 1, 65):
         x, dy = (draw(rng, dtype, (size,), special=size == 65) for _ in range(2))
         yield Sample(ReluBackward(), (x, dy), f"{dtype}[{size}]")
-    for kind in ActivationKind:
+    for kind in Activation:
         # Slopes of log and recip grow without bound near 0; sin and the like are periodic.
-        low = 0.1 if kind in (ActivationKind.LOG, ActivationKind.RECIP) else -4.0
-        for size in (0, 63) if kind is ActivationKind.GELU else (63,):
+        low = 0.1 if kind in (Activation.LOG, Activation.RECIP) else -4.0
+        for size in (0, 63) if kind is Activation.GELU else (63,):
             x, dy = draw(rng, dtype, (size,), low=low, high=4.0), draw(rng, dtype, (size,))
             yield Sample(ActivationBackward(kind=kind), (x, dy), f"{dtype} {kind.value}")
 
@@ -270,7 +270,7 @@ def _eigh(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Sam
 
 
 def error_samples() -> Iterator[ErrorSample]:
-    for op in (ReluBackward, _make(ActivationBackward, kind=ActivationKind.SILU)):
+    for op in (ReluBackward, _make(ActivationBackward, kind=Activation.SILU)):
         yield ErrorSample(op, ("f32[2]", "f32[3]"), ShapeError, "C1", "dy")
         yield ErrorSample(op, ("f32[2]", "f16[2]"), DTypeError, "C2", "f16[2]")
         yield ErrorSample(op, ("i32[2]", "i32[2]"), DTypeError, "C3", "float")
@@ -404,7 +404,7 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
 
     b, h = dims.symbol("b"), dims.symbol("h")
     yield _symbolic(ReluBackward(), ("f32[b]", "f32[b]"))
-    silu = ActivationBackward(kind=ActivationKind.SILU)
+    silu = ActivationBackward(kind=Activation.SILU)
     yield _symbolic(silu, ("f32[b]", "f32[b]"))
     x, vector = "f32[b, s, d]", "f32[d]"
     yield _symbolic(LayerNormBackwardInput(), (x, vector, x))

@@ -1,7 +1,6 @@
 """Gradients as ops: what RLX's reverse mode puts into a graph."""
 
 from rlx.ops.backward.activation import ActivationBackward as ActivationBackward
-from rlx.ops.backward.activation import ActivationKind as ActivationKind
 from rlx.ops.backward.activation import ReluBackward as ReluBackward
 from rlx.ops.backward.attention import AttentionBackward as AttentionBackward
 from rlx.ops.backward.attention import AttentionBackwardAll as AttentionBackwardAll

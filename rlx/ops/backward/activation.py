@@ -2,118 +2,31 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from rlx.ir.op import Op, define_op
 from rlx.ops.activation import (
-    Elu,
-    Gelu,
-    HardSigmoid,
-    HardSwish,
-    LogSigmoid,
-    Mish,
-    Relu,
-    Silu,
     Softplus,
-    Softsign,
 )
-from rlx.ops.arithmetic import Abs, Ceil, Floor, Neg, Round, Sign
+from rlx.ops.activation_kinds import Activation
+from rlx.ops.arithmetic import Sign
 from rlx.ops.backward.gradients import filled, wide
 from rlx.ops.compare import Select
 from rlx.ops.elementwise import FLOATING, require_kind, require_same_type
-from rlx.ops.special import Erf, Erfc
+from rlx.ops.special import Erfc
 from rlx.ops.transcendental import (
-    Atan,
     Cos,
-    Exp,
-    Log,
     Logistic,
     Rsqrt,
     Sin,
-    Sqrt,
     Tan,
-    Tanh,
 )
 from rlx.types import TensorType
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Value
-
-
-@final
-class ActivationKind(enum.Enum):
-    """An activation of RLX."""
-
-    GELU = "gelu"
-    GELU_APPROX = "gelu_approx"
-    SILU = "silu"
-    RELU = "relu"
-    SIGMOID = "sigmoid"
-    TANH = "tanh"
-    EXP = "exp"
-    LOG = "log"
-    SQRT = "sqrt"
-    RSQRT = "rsqrt"
-    NEG = "neg"
-    ABS = "abs"
-    SIN = "sin"
-    COS = "cos"
-    TAN = "tan"
-    ATAN = "atan"
-    ROUND = "round"
-    RECIP = "recip"
-    FLOOR = "floor"
-    CEIL = "ceil"
-    SIGN = "sign"
-    SOFTPLUS = "softplus"
-    ELU = "elu"
-    ERF = "erf"
-    HARD_SWISH = "hard_swish"
-    HARD_SIGMOID = "hard_sigmoid"
-    MISH = "mish"
-    SOFTSIGN = "softsign"
-    LOG_SIGMOID = "log_sigmoid"
-
-    def apply(self, x: Value) -> Value:
-        """The activation itself."""
-        if self is ActivationKind.RECIP:
-            return 1.0 / x
-        return _FORWARD[self](x)
-
-
-_FORWARD: dict[ActivationKind, Op] = {
-    ActivationKind.GELU: Gelu(),
-    ActivationKind.GELU_APPROX: Gelu(approximate=True),
-    ActivationKind.SILU: Silu(),
-    ActivationKind.RELU: Relu(),
-    ActivationKind.SIGMOID: Logistic(),
-    ActivationKind.TANH: Tanh(),
-    ActivationKind.EXP: Exp(),
-    ActivationKind.LOG: Log(),
-    ActivationKind.SQRT: Sqrt(),
-    ActivationKind.RSQRT: Rsqrt(),
-    ActivationKind.NEG: Neg(),
-    ActivationKind.ABS: Abs(),
-    ActivationKind.SIN: Sin(),
-    ActivationKind.COS: Cos(),
-    ActivationKind.TAN: Tan(),
-    ActivationKind.ATAN: Atan(),
-    ActivationKind.ROUND: Round(),
-    ActivationKind.FLOOR: Floor(),
-    ActivationKind.CEIL: Ceil(),
-    ActivationKind.SIGN: Sign(),
-    ActivationKind.SOFTPLUS: Softplus(),
-    ActivationKind.ELU: Elu(),
-    ActivationKind.ERF: Erf(),
-    ActivationKind.HARD_SWISH: HardSwish(),
-    ActivationKind.HARD_SIGMOID: HardSigmoid(),
-    ActivationKind.MISH: Mish(),
-    ActivationKind.SOFTSIGN: Softsign(),
-    ActivationKind.LOG_SIGMOID: LogSigmoid(),
-}
 
 
 @define_op("relu_backward")
@@ -173,7 +86,7 @@ class ActivationBackward(Op):
     Source: RLX `Op::ActivationBackward`.
     """
 
-    kind: ActivationKind
+    kind: Activation
 
     def infer(self, x: TensorType, dy: TensorType) -> TensorType:
         require_same_type(self, "x", x, "dy", dy)
@@ -181,11 +94,11 @@ class ActivationBackward(Op):
         return x
 
     def decompose(self, x: Value, dy: Value) -> Value:
-        if self.kind is ActivationKind.ROUND:
+        if self.kind is Activation.ROUND:
             return dy
-        if self.kind in (ActivationKind.FLOOR, ActivationKind.CEIL, ActivationKind.SIGN):
+        if self.kind in (Activation.FLOOR, Activation.CEIL, Activation.SIGN):
             return filled(0.0, dy)
-        if self.kind is ActivationKind.RELU:
+        if self.kind is Activation.RELU:
             return ReluBackward()(x, dy)
         slope = _SLOPES[self.kind](wide(x))
         return (slope * wide(dy)).convert(x.dtype)
@@ -266,29 +179,29 @@ def _softsign(x: Value) -> Value:
     return 1.0 / (below * below)
 
 
-_SLOPES: dict[ActivationKind, Callable[[Value], Value]] = {
-    ActivationKind.GELU: _gelu,
-    ActivationKind.GELU_APPROX: _gelu_approx,
-    ActivationKind.SILU: _silu,
-    ActivationKind.SIGMOID: _sigmoid_slope,
-    ActivationKind.TANH: _tanh,
-    ActivationKind.EXP: lambda x: x.exp(),
-    ActivationKind.LOG: lambda x: 1.0 / x,
-    ActivationKind.SQRT: _sqrt,
-    ActivationKind.RSQRT: _rsqrt,
-    ActivationKind.NEG: lambda x: filled(-1.0, x),
-    ActivationKind.ABS: lambda x: Sign()(x),
-    ActivationKind.SIN: lambda x: Cos()(x),
-    ActivationKind.COS: lambda x: -Sin()(x),
-    ActivationKind.TAN: _tan,
-    ActivationKind.ATAN: lambda x: 1.0 / (x * x + 1.0),
-    ActivationKind.RECIP: lambda x: -1.0 / (x * x),
-    ActivationKind.SOFTPLUS: _sigmoid,
-    ActivationKind.ELU: _elu,
-    ActivationKind.ERF: lambda x: (-(x * x)).exp() * (2 / math.sqrt(math.pi)),
-    ActivationKind.HARD_SWISH: _hard_swish,
-    ActivationKind.HARD_SIGMOID: _hard_sigmoid,
-    ActivationKind.MISH: _mish,
-    ActivationKind.SOFTSIGN: _softsign,
-    ActivationKind.LOG_SIGMOID: lambda x: _sigmoid(-x),
+_SLOPES: dict[Activation, Callable[[Value], Value]] = {
+    Activation.GELU: _gelu,
+    Activation.GELU_APPROX: _gelu_approx,
+    Activation.SILU: _silu,
+    Activation.SIGMOID: _sigmoid_slope,
+    Activation.TANH: _tanh,
+    Activation.EXP: lambda x: x.exp(),
+    Activation.LOG: lambda x: 1.0 / x,
+    Activation.SQRT: _sqrt,
+    Activation.RSQRT: _rsqrt,
+    Activation.NEG: lambda x: filled(-1.0, x),
+    Activation.ABS: lambda x: Sign()(x),
+    Activation.SIN: lambda x: Cos()(x),
+    Activation.COS: lambda x: -Sin()(x),
+    Activation.TAN: _tan,
+    Activation.ATAN: lambda x: 1.0 / (x * x + 1.0),
+    Activation.RECIP: lambda x: -1.0 / (x * x),
+    Activation.SOFTPLUS: _sigmoid,
+    Activation.ELU: _elu,
+    Activation.ERF: lambda x: (-(x * x)).exp() * (2 / math.sqrt(math.pi)),
+    Activation.HARD_SWISH: _hard_swish,
+    Activation.HARD_SIGMOID: _hard_sigmoid,
+    Activation.MISH: _mish,
+    Activation.SOFTSIGN: _softsign,
+    Activation.LOG_SIGMOID: lambda x: _sigmoid(-x),
 }
