@@ -453,7 +453,8 @@ class CompiledGraph:
             self._choose_call()
 
     def _keep_inputs(self, feeds: Mapping[str, int]) -> None:
-        self._kept = KeptInputs(self._backend, self.graph, feeds)
+        cast_inputs = self._compiler.options.cast_inputs
+        self._kept = KeptInputs(self._backend, self.graph, feeds, cast=cast_inputs)
         self._narrow = self.signature.without(feeds)
         if self._static is not None:
             self._kept.move(self._static)

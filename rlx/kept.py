@@ -12,6 +12,7 @@ import numpy as np
 from rlx.backend import AbstractBackend
 from rlx.deferred import Specialization
 from rlx.errors import CompileError, RunError, did_you_mean
+from rlx.host_values import cast_array
 from rlx.ir.graph import Graph
 from rlx.param_values import listing, param_value
 
@@ -49,12 +50,20 @@ class KeptInputs:
     One program holds them at a time; with symbolic dims they move to the program that runs next.
     """
 
-    def __init__(self, backend: AbstractBackend, graph: Graph, feeds: Mapping[str, int]) -> None:
-        """Start without values."""
+    def __init__(
+        self,
+        backend: AbstractBackend,
+        graph: Graph,
+        feeds: Mapping[str, int],
+        *,
+        cast: bool = False,
+    ) -> None:
+        """Start without values; ``cast`` converts values of another dtype."""
         self.feeds = dict(feeds)
         self._backend = backend
         self._types = {v.name: v.type for v in graph.inputs if v.name in feeds}
         self._name = graph.name
+        self._cast = cast
         self._moves = bool(graph.symbols)
         self._unset = set(feeds)
         self._waiting: dict[str, Any] = {}
@@ -73,7 +82,9 @@ class KeptInputs:
         """
         self.require(name, "set_kept")
         type_ = self._types[name]
-        host = np.array(param_value(name, value, type_, "set_kept"), copy=True)
+        if self._cast and not isinstance(value, list | tuple):
+            value = cast_array(np.asarray(value), type_.dtype)
+        host = np.array(param_value(f"set_kept: kept input {name!r}", value, type_), copy=True)
         array = self._backend.to_device(host, type_)
         with self._alone():
             if self._moves or self._holder is None:

@@ -62,7 +62,8 @@ class ParamStore:
                 problems.append(problem)
                 continue
             try:
-                placed[name] = param_value(name, value, self._declared[name])
+                what = f"set_param: param {name!r}"
+                placed[name] = param_value(what, value, self._declared[name])
             except RunError as error:
                 problems.append(str(error))
         if problems:

@@ -34,19 +34,17 @@ def listing(values: Sequence[Value]) -> str:
     return ", ".join(f"{v.name!r}: {v.type}" for v in values) or "none"
 
 
-def param_value(name: str, value: Any, type_: TensorType, where: str = "set_param") -> Any:
-    """Return a value for a param: a host or device array of exactly its dtype.
+def param_value(what: str, value: Any, type_: TensorType) -> Any:
+    """Return a value for a param or a kept input: a host or device array of exactly its dtype.
 
     Args:
-        name: of the param.
+        what: beginning of messages, such as ``"set_param: param 'w'"``.
         value: an array, a Python number or lists; the latter adopt the dtype.
         type_: declared; symbolic dims take any size.
-        where: beginning of messages.
 
     Raises:
         RunError: another shape, or a dtype that is not converted.
     """
-    what = f"{where}: param {name!r}"
     wanted = type_.dtype
     if isinstance(value, bool | int | float | complex | list | tuple):
         value = python_array(what, value, wanted)
@@ -196,10 +194,10 @@ def fixed_values(graph: Graph, options: CompileOptions) -> dict[str, np.ndarray[
                 problems.append(f"{where}: param {name!r} has a value in param_bindings already.")
                 continue
             try:
+                what = f"{where}: param {name!r}"
                 if field == "quant_param_bindings":
-                    what = f"{where}: param {name!r}"
                     value = from_bytes(what, bytes(value), DType.U8, declared[name])
-                found[name] = np.asarray(param_value(name, value, declared[name], where))
+                found[name] = np.asarray(param_value(what, value, declared[name]))
             except RunError as error:
                 problems.append(str(error))
     if problems:

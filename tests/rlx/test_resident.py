@@ -140,7 +140,7 @@ def test_what_cannot_be_kept_is_refused(session: rlx.Session) -> None:
     with pytest.raises(RunError, match=r"set_kept: a kept input is required \(none\)"):
         compiled.set_kept("s", _ones(2))
     compiled.keep("s", from_output=1)
-    with pytest.raises(RunError, match=r"set_kept: param 's' is required to be f32\[2\]"):
+    with pytest.raises(RunError, match=r"set_kept: kept input 's' is required to be f32\[2\]"):
         compiled.set_kept("s", _ones(3))
 
 
@@ -169,3 +169,13 @@ def test_a_second_call_at_once_is_refused() -> None:
     leave.set()
     thread.join()
     assert compiled.kept("s").tolist() == [2.0, 2.0]
+
+
+def test_values_are_cast_where_inputs_are(session: rlx.Session) -> None:
+    wide = np.array([1.0, 2.0])
+    compiled = session.compile(_counter(), options=rlx.CompileOptions(cast_inputs=True))
+    compiled.keep("s", from_output=1, value=wide)
+    assert float(compiled(wide)[0]) == 9.0
+    plain = session.compile(_counter())
+    with pytest.raises(RunError, match=r"kept input 's' is required to be f32\[2\]; got f64\[2\]"):
+        plain.keep("s", from_output=1, value=wide)
