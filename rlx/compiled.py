@@ -50,6 +50,8 @@ class CompiledGraph:
         "_backend",
         "_cache",
         "_compiler",
+        "_fed",
+        "_fed_names",
         "_kept",
         "_lock",
         "_narrow",
@@ -456,6 +458,8 @@ class CompiledGraph:
         cast_inputs = self._compiler.options.cast_inputs
         self._kept = KeptInputs(self._backend, self.graph, feeds, cast=cast_inputs)
         self._narrow = self.signature.without(feeds)
+        self._fed: tuple[Value, ...] = tuple(v for v in self.graph.inputs if v.name not in feeds)
+        self._fed_names = {v.name for v in self._fed}
         if self._static is not None:
             self._kept.move(self._static)
 
@@ -480,9 +484,10 @@ class CompiledGraph:
 
     def _deferred_call(self, *args: Any, **kwargs: Any) -> Any:
         arrays = self._narrow.leaves(args, kwargs)
-        fed = self._fed()
-        if len(arrays) != len(fed):
-            raise RunError(f"call: required {len(fed)} inputs ({listing(fed)}); got {len(arrays)}.")
+        if len(arrays) != len(self._fed):
+            raise RunError(
+                f"call: required {len(self._fed)} inputs ({listing(self._fed)}); got {len(arrays)}."
+            )
         program = self._program(arrays)
         if not self._kept.feeds:
             return program.call(*args, **kwargs)
@@ -506,19 +511,13 @@ class CompiledGraph:
         for name in self._kept.feeds:
             if name in given:
                 self.set_kept(name, given[name])
-        arrays = [input_value(v.name, given[v.name], v.type) for v in self._fed()]
+        arrays = [input_value(v.name, given[v.name], v.type) for v in self._fed]
         return self._execute(arrays), wanted
-
-    def _fed(self) -> list[Value]:
-        """The inputs that a call passes."""
-        feeds = self._kept.feeds
-        return [v for v in self.graph.inputs if v.name not in feeds]
 
     def _program(self, arrays: Sequence[Any]) -> Specialization:
         if self._static is not None:
             return self._static
-        fed = self._fed()
-        shapes = {v.name: _shape(v, x) for v, x in zip(fed, arrays, strict=True)}
+        shapes = {v.name: _shape(v, x) for v, x in zip(self._fed, arrays, strict=True)}
         shapes.update(self._kept.shapes())
         declared = [(v.name, v.type.shape) for v in self.graph.inputs]
         known = {v.name: v.type.shape for v in self.graph.params if v.type.symbols}
@@ -529,6 +528,9 @@ class CompiledGraph:
 
     def _check_names(self, where: str, inputs: Mapping[str, Any]) -> None:
         _require_mapping(where, "input name → array", inputs)
+        plain = len(inputs) == len(self._fed_names) and self._fed_names.issuperset(inputs)
+        if plain and not self._kept.feeds:
+            return
         names = {v.name: v.type for v in self.graph.inputs}
         unknown = [name for name in inputs if name not in names]
         optional = set(self._kept.feeds).difference(self._kept.missing())

@@ -10,7 +10,7 @@ from rlx.compiled import CompiledGraph
 from rlx.compiler import Compiler
 from rlx.errors import CompileError, DeviceError, did_you_mean
 from rlx.ir.graph import Graph
-from rlx.ir.module import Module
+from rlx.ir.module import Module, Stage
 from rlx.ir.plan import Lir
 from rlx.ir.verify import verify
 from rlx.kept import check_feeds
@@ -19,6 +19,7 @@ from rlx.options.devices import default_device
 from rlx.options.precision import Precision, PrecisionPolicy, require_own_dtypes
 from rlx.param_values import fixed_values
 from rlx.passes.bind_dims import bind
+from rlx.show.dump import dump
 from rlx.signature import Signature, flat_signature
 
 
@@ -113,6 +114,8 @@ class Session:
         elif isinstance(graph, Module):
             if graph.lir is not None:
                 return self._from_lir(graph.lir, chosen)
+            if graph.stage is Stage.HIR and chosen.ir_dump:
+                dump(chosen.ir_dump, graph.graph.name, {}, {"hir": graph.graph})
             mir = graph.into_mir().graph
             signature = flat_signature(mir)
         elif _is_traced(graph):

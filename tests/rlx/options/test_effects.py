@@ -175,3 +175,13 @@ def test_fusion_options() -> None:
     assert str(caught.value) == "FusionOptions.max_inputs: required an int ≥ 1, or None; got 0."
     with pytest.raises(CompileError, match=r"FusionOptions.skip_fusion: required a bool; got 1"):
         FusionOptions(skip_fusion=1)  # type: ignore[arg-type]
+
+
+def test_hir_is_written_too(tmp_path: Path) -> None:
+    b = rlx.GraphBuilder("top")
+    module = rlx.Module.from_hir(b.build(b.input("x", "f32[2]") * 2.0))
+    options = CompileOptions(ir_dump=str(tmp_path))
+    rlx.Session("interpret").compile(module, options=options)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "top.hir.txt", "top.mir.txt", "top.mir.optimised.txt", "top.lir.txt",
+    }  # fmt: skip
