@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
 from rlx.errors import RegistryError
 from rlx.ir.op import Op, all_ops
-
-Rule: TypeAlias = Callable[..., Any]
+from rlx_xla.rule_table import Rule, RuleTable
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _PLUGINS: set[str] = set()
@@ -27,8 +23,7 @@ def is_platform(name: str) -> bool:
     return name in PLATFORMS or name in _PLUGINS
 
 
-_RULES: dict[tuple[type[Op], str | None], Rule] = {}
-_loaded = False
+_RULES: RuleTable[tuple[type[Op], str | None]] = RuleTable("lowers", "rlx_xla.lowering.rules")
 
 
 def lowers(*ops: type[Op], platform: str | None = None) -> Callable[[Rule], Rule]:
@@ -50,14 +45,8 @@ def lowers(*ops: type[Op], platform: str | None = None) -> Callable[[Rule], Rule
             )
         for op in ops:
             _check(rule, op)
-            other = _RULES.get((op, platform))
-            if other is not None and other.__module__ != rule.__module__:
-                raise RegistryError(
-                    f"lowers: op {op.op_name!r} on {platform or 'every platform'} has a rule "
-                    f"{other.__module__}.{other.__name__}; "
-                    f"{rule.__module__}.{rule.__name__} is a second one."
-                )
-            _RULES[op, platform] = rule
+            where = platform or "every platform"
+            _RULES.claim((op, platform), rule, f"op {op.op_name!r} on {where}")
         return rule
 
     return register
@@ -65,19 +54,7 @@ def lowers(*ops: type[Op], platform: str | None = None) -> Callable[[Rule], Rule
 
 def rule_for(op: type[Op], platform: str) -> Rule | None:
     """Return the rule of an op on a platform: the specific one, else the general one, else None."""
-    load_rules()
-    return _RULES.get((op, platform)) or _RULES.get((op, None))
-
-
-def load_rules() -> None:
-    """Import every module of ``rlx_xla.lowering.rules``."""
-    global _loaded
-    if _loaded:
-        return
-    package = importlib.import_module("rlx_xla.lowering.rules")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    _loaded = True
+    return _RULES.find((op, platform)) or _RULES.get((op, None))
 
 
 LEAVES = frozenset({"input", "param"})

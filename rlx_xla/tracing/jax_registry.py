@@ -8,21 +8,18 @@ again. An op without a rule uses its decomposition, wrapped in the same way.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from rlx.errors import RegistryError
 from rlx.ir.op import Op
 from rlx.types import TensorType
+from rlx_xla.rule_table import Rule as JaxRule
+from rlx_xla.rule_table import RuleTable
 
-JaxRule: TypeAlias = Callable[..., Any]
 Named: TypeAlias = Callable[[Any, Sequence[TensorType]], bool]
 
-_RULES: dict[type[Op], JaxRule] = {}
+_RULES: RuleTable[type[Op]] = RuleTable("to_jax_rule", "rlx_xla.tracing.jax_rules")
 _NAMED: dict[type[Op], Named] = {}
-_loaded: list[bool] = []
 
 
 def to_jax_rule(*ops: type[Op], named: bool | Named = False) -> Callable[[JaxRule], JaxRule]:
@@ -39,13 +36,7 @@ def to_jax_rule(*ops: type[Op], named: bool | Named = False) -> Callable[[JaxRul
 
     def register(rule: JaxRule) -> JaxRule:
         for op in ops:
-            other = _RULES.get(op)
-            if other is not None and other.__module__ != rule.__module__:
-                raise RegistryError(
-                    f"to_jax_rule: op {op.op_name!r} has a rule {other.__module__}."
-                    f"{other.__name__}; {rule.__module__}.{rule.__name__} is a second one."
-                )
-            _RULES[op] = rule
+            _RULES.claim(op, rule, f"op {op.op_name!r}")
             _NAMED[op] = named if callable(named) else lambda op, types: bool(named)
         return rule
 
@@ -54,21 +45,9 @@ def to_jax_rule(*ops: type[Op], named: bool | Named = False) -> Callable[[JaxRul
 
 def jax_rule_for(op: type[Op]) -> JaxRule | None:
     """Return the rule of an op, or None where its decomposition serves."""
-    load_rules()
-    return _RULES.get(op)
+    return _RULES.find(op)
 
 
 def is_direct(op: Op, types: Sequence[TensorType]) -> bool:
     """Tell whether an op is one JAX primitive, and needs no named ``jit`` around it."""
-    load_rules()
-    return type(op) in _RULES and not _NAMED[type(op)](op, types)
-
-
-def load_rules() -> None:
-    """Import every module of ``rlx_xla.tracing.jax_rules``."""
-    if _loaded:
-        return
-    package = importlib.import_module("rlx_xla.tracing.jax_rules")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    _loaded.append(True)
+    return _RULES.find(type(op)) is not None and not _NAMED[type(op)](op, types)

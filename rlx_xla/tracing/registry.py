@@ -9,17 +9,11 @@ coverage.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
-from rlx.errors import RegistryError
+from rlx_xla.rule_table import Rule, RuleTable
 
-Rule: TypeAlias = Callable[..., Any]
-
-_RULES: dict[str, Rule] = {}
-_loaded = False
+_RULES: RuleTable[str] = RuleTable("traces", "rlx_xla.tracing.primitives")
 
 
 def traces(*primitives: str) -> Callable[[Rule], Rule]:
@@ -31,13 +25,7 @@ def traces(*primitives: str) -> Callable[[Rule], Rule]:
 
     def register(rule: Rule) -> Rule:
         for name in primitives:
-            other = _RULES.get(name)
-            if other is not None and other.__module__ != rule.__module__:
-                raise RegistryError(
-                    f"traces: primitive {name!r} has a rule {other.__module__}.{other.__name__}; "
-                    f"{rule.__module__}.{rule.__name__} is a second one."
-                )
-            _RULES[name] = rule
+            _RULES.claim(name, rule, f"primitive {name!r}")
         return rule
 
     return register
@@ -45,22 +33,10 @@ def traces(*primitives: str) -> Callable[[Rule], Rule]:
 
 def rule_for(primitive: str) -> Rule | None:
     """Return the rule for a primitive, or None when it is not modelled."""
-    load_rules()
-    return _RULES.get(primitive)
+    return _RULES.find(primitive)
 
 
 def modelled() -> list[str]:
     """Names of all primitives that have a rule, sorted."""
-    load_rules()
+    _RULES.load()
     return sorted(_RULES)
-
-
-def load_rules() -> None:
-    """Import every module of ``rlx_xla.tracing.primitives``."""
-    global _loaded
-    if _loaded:
-        return
-    package = importlib.import_module("rlx_xla.tracing.primitives")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    _loaded = True
