@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform, final
 
 from rlx import dims
@@ -223,7 +224,7 @@ _FAMILIES = (
     "io", "arithmetic", "transcendental", "special", "bitwise", "compare", "activation", "convert",
     "complex_fft", "shape", "indexing", "reduction", "sorting", "dot", "solve", "normalization",
     "convolution", "pooling", "attention", "position", "sequence", "random", "quantized", "loss",
-    "backward", "fused", "collective", "control_flow", "effect", "blocks", "external",
+    "backward", "fused", "collective", "control_flow", "custom", "effect", "blocks", "external",
 )  # fmt: skip
 """Family modules of ``rlx.ops``; one that does not exist yet is passed over."""
 
@@ -278,12 +279,21 @@ def define_op(
 def op_named(name: str) -> type[Op]:
     """Return the op class registered under a name.
 
+    An unknown name loads the ops of other packages: the entry points of the group ``rlx.ops``,
+    each a module whose import defines ops.
+
     Raises:
         RegistryError: no such op; the closest name is suggested.
     """
     found = _OPS.get(name) or all_ops().get(name)
     if found is None:
-        raise RegistryError(f"op {name!r} is not registered.{did_you_mean(name, _OPS)}")
+        _load_packages()
+        found = _OPS.get(name)
+    if found is None:
+        raise RegistryError(
+            f"op {name!r} is not registered.{did_you_mean(name, _OPS)} If another package defines "
+            "it, import that package first."
+        )
     return found
 
 
@@ -292,6 +302,17 @@ def all_ops() -> Mapping[str, type[Op]]:
     for family in existing_families():
         importlib.import_module(f"rlx.ops.{family}")
     return dict(sorted(_OPS.items()))
+
+
+def _load_packages() -> None:
+    for point in entry_points(group="rlx.ops"):
+        try:
+            point.load()
+        except ImportError as error:
+            raise RegistryError(
+                f"entry point {point.name!r} of the group 'rlx.ops': {point.value!r} is required "
+                f"to import; {error}. Repair or uninstall the package."
+            ) from error
 
 
 def existing_families() -> Iterator[str]:
