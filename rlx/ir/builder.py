@@ -9,13 +9,14 @@ from rlx.dtypes import DType
 from rlx.errors import VerifyError
 from rlx.ir import location, operators
 from rlx.ir.builder_layers import AbstractLayerNames
+from rlx.ir.builder_models import AbstractModelNames
 from rlx.ir.builder_names import AbstractShortNames
 from rlx.ir.graph import Graph, Value
 from rlx.types import TensorType, as_type
 
 
 @final
-class GraphBuilder(AbstractShortNames, AbstractLayerNames):
+class GraphBuilder(AbstractShortNames, AbstractLayerNames, AbstractModelNames):
     """Collects the inputs and params of one graph, and has RLX's short names for ops.
 
     Example:
