@@ -18,6 +18,7 @@ from rlx import dims
 from rlx.dims import DimExpr
 from rlx.errors import RlxError
 from rlx.ir.attributes import Opaque
+from rlx.ir.derivatives import has_rule, rule_graphs, rules_of
 from rlx.ir.graph import Graph, inner_graphs, same
 from rlx.ir.op import Op
 from rlx.ir.text import parse
@@ -130,7 +131,14 @@ def _function(op: Op, types: tuple[TensorType, ...], sizes: Sizes) -> Callable[.
             return list(made) if isinstance(made, list | tuple) else [made]
 
     body.__name__ = body.__qualname__ = _name(op, types, dict(sizes))
-    return jax.jit(body)
+    if not has_rule(type(op)):
+        return jax.jit(body)
+    from rlx_xla.tracing import own_rules
+
+    graphs = rule_graphs(op, types, *rules_of(type(op)))
+    vjp, jvp = (None if graph is None else evaluator.function(graph) for graph in graphs)
+    results = op.infer_types(types)
+    return own_rules.with_rules(jax.jit(body), types, results, vjp, jvp, jvp_takes_results=True)
 
 
 def _name(op: Op, types: Sequence[TensorType], sizes: Mapping[str, Any]) -> str:
@@ -206,6 +214,9 @@ def _expected(op: Op, types: tuple[TensorType, ...], sizes: Sizes, x64: bool) ->
     traced = jx.trace_function(_function(op, types, sizes), avals)
     (equation,) = jx.open_jaxpr(traced.jaxpr).eqns
     closed = jx.called_jaxpr(equation.primitive.name, equation.params)
+    if has_rule(type(op)):  # the named jit stands inside the function with the rule
+        (equation,) = jx.open_jaxpr(closed).eqns
+        closed = jx.called_jaxpr(equation.primitive.name, equation.params)
     walker = JaxprWalker(_refuse)
     return walker.inner_graph(closed, "body")
 

@@ -14,7 +14,7 @@ from rlx.ops.reduction import ReduceOr
 from rlx.ops.shape import BroadcastInDim
 from rlx.types import TOKEN, TensorType
 from rlx_xla._jax_compat import jaxpr as jx
-from rlx_xla.tracing import composites
+from rlx_xla.tracing import composites, own_rules
 from rlx_xla.tracing.context import TraceContext
 from rlx_xla.tracing.registry import traces
 
@@ -26,6 +26,9 @@ KINDS = {
     **dict.fromkeys(("custom_vjp_call", "custom_vjp_call_jaxpr"), CallKind.CUSTOM_VJP),
 }
 
+OWN = (CallKind.CUSTOM_JVP, CallKind.CUSTOM_VJP)
+"""Calls of functions with derivatives of their own."""
+
 INLINE_LIMIT = 1
 """Bodies of at most this many equations are written in place of a call, unless it has rules."""
 
@@ -36,6 +39,10 @@ def _call_rule(primitive: str, kind: CallKind) -> None:
         closed = jx.called_jaxpr(primitive, params)
         if closed is None:
             return NotImplemented
+        if kind in OWN:
+            found = own_rules.recognise(ctx, closed, operands)
+            if found is not None:
+                return found
         name = _name(primitive, params)
         composite = composites.recognise(ctx, name, closed, operands)
         if composite is not None:
@@ -44,7 +51,7 @@ def _call_rule(primitive: str, kind: CallKind) -> None:
         small = few and kind is CallKind.JIT and not composites.is_call(name)
         if jx.wants_inlining(params) or small:
             return ctx.inline(closed, operands)
-        name = composites.plain_name(name)
+        name = own_rules.plain_name(composites.plain_name(name))
         body, captured = ctx.graph(closed, name), ctx.constants(closed)
         live = None if kind is CallKind.JIT else ctx.live(body, captured=bool(captured))
         op = Call(body=body, name=name, kind=kind, live=live)
@@ -54,6 +61,11 @@ def _call_rule(primitive: str, kind: CallKind) -> None:
 
 for _primitive, _kind in KINDS.items():
     _call_rule(_primitive, _kind)
+
+
+@traces("linear_call")
+def linear_call(ctx: TraceContext, params: dict[str, Any], *operands: Value) -> Any:
+    return ctx.inline(params["callee"], operands)
 
 
 @traces("cond")
