@@ -41,6 +41,14 @@ def check_feeds(graph: Graph, feeds: Mapping[str, int], where: str) -> None:
             f"{where}: the output that feeds {name!r} is required to have its type {wanted}; got "
             f"output {output}, and {found}. Outputs of that type: {', '.join(fitting) or 'none'}."
         )
+    taken: dict[int, str] = {}
+    for name, output in feeds.items():
+        if output in taken:
+            raise CompileError(
+                f"{where}: an output is required to feed one input; output {output} feeds "
+                f"{taken[output]!r} and {name!r}. Return the value twice."
+            )
+        taken[output] = name
 
 
 @final

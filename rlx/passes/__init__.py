@@ -14,20 +14,34 @@ from rlx.passes.base import run as run
 from rlx.passes.decompose import Decompose as Decompose
 
 if TYPE_CHECKING:
+    from rlx.passes.bind_params import BindParams as BindParams
+    from rlx.passes.bind_rng import BindRng as BindRng
     from rlx.passes.canonicalize import Canonicalize as Canonicalize
     from rlx.passes.eliminate import EliminateCommonSubexpressions as EliminateCommonSubexpressions
+    from rlx.passes.eliminate_dead import DropUnusedParams as DropUnusedParams
+    from rlx.passes.eliminate_dead import EliminateDeadCode as EliminateDeadCode
     from rlx.passes.fold_constants import FoldConstants as FoldConstants
     from rlx.passes.inline_calls import InlineCalls as InlineCalls
+    from rlx.passes.lint_numerics import LintNumerics as LintNumerics
+    from rlx.passes.matmul_precision import RaiseMatmulPrecision as RaiseMatmulPrecision
     from rlx.passes.pipelines import mir_pipeline as mir_pipeline
+    from rlx.passes.prepare import split_param_invariant as split_param_invariant
     from rlx.passes.specialize import Specialize as Specialize
 
 _LAZY = {
+    "BindParams": "bind_params",
+    "BindRng": "bind_rng",
     "Canonicalize": "canonicalize",
+    "DropUnusedParams": "eliminate_dead",
     "EliminateCommonSubexpressions": "eliminate",
+    "EliminateDeadCode": "eliminate_dead",
     "FoldConstants": "fold_constants",
     "InlineCalls": "inline_calls",
+    "LintNumerics": "lint_numerics",
+    "RaiseMatmulPrecision": "matmul_precision",
     "Specialize": "specialize",
     "mir_pipeline": "pipelines",
+    "split_param_invariant": "prepare",
 }
 
 

@@ -21,8 +21,10 @@ from rlx.passes import (
     Canonicalize,
     Decompose,
     EliminateCommonSubexpressions,
+    EliminateDeadCode,
     FoldConstants,
     InlineCalls,
+    LintNumerics,
     PassContext,
     mir_pipeline,
 )
@@ -33,7 +35,9 @@ from tests.properties.graphs import Drawn, graphs
 EXACT: tuple[AbstractPass, ...] = (
     Canonicalize(),
     EliminateCommonSubexpressions(),
+    EliminateDeadCode(),
     FoldConstants(),
+    LintNumerics(),
     InlineCalls(),
     InlineCalls(max_nodes=0),
 )

@@ -135,6 +135,10 @@ def test_what_cannot_be_kept_is_refused(session: rlx.Session) -> None:
         compiled.keep("s", from_output=0)
     with pytest.raises(CompileError, match=r"there is no such output. Outputs of that type: 1"):
         session.compile(_counter(), options=rlx.CompileOptions(resident={"s": 9}))
+    b = rlx.GraphBuilder("two")
+    p, q = b.input("p", "f32[]"), b.input("q", "f32[]")
+    with pytest.raises(CompileError, match="output 0 feeds 'p' and 'q'. Return the value twice"):
+        session.compile(b.build(p + q), options=rlx.CompileOptions(resident={"p": 0, "q": 0}))
     with pytest.raises(CompileError, match="donated already; got 's'"):
         rlx.CompileOptions(resident={"s": 1}, donate=frozenset({"s"}))
     with pytest.raises(RunError, match=r"set_kept: a kept input is required \(none\)"):
