@@ -90,6 +90,10 @@ class AbstractLanes(abc.ABC):
         """Entries of a one-dimensional table; codes are unsigned and in range."""
 
     @abc.abstractmethod
+    def divide(self, x: Lane, y: Lane) -> Lane:
+        """``x / y``, rounded once; y broadcasts to x."""
+
+    @abc.abstractmethod
     def round_even(self, x: Lane) -> Lane:
         """Nearest whole number, ties to even."""
 
@@ -187,6 +191,9 @@ class NumpyLanes(AbstractLanes):
 
     def take(self, table: npt.NDArray[Any], codes: Lane) -> Lane:
         return table[codes]
+
+    def divide(self, x: Lane, y: Lane) -> Lane:
+        return x / np.asarray(y, x.dtype)
 
     def round_even(self, x: Lane) -> Lane:
         return np.rint(x)

@@ -171,7 +171,7 @@ def scales(lanes: AbstractLanes, x: Lane, form: ScaledFormat, layout: ScaleLayou
     if layout.is_blocked:
         x = blocked(lanes, x, layout.block)
     amax = lanes.amax(x, everything=layout.kind is ScaleKind.PER_TENSOR)
-    scale = lanes.select(amax > 0.0, amax / form.max_finite, 1.0)
+    scale = lanes.select(amax > 0.0, lanes.divide(amax, form.max_finite), 1.0)
     if not layout.is_blocked:
         return scale
     scale = lanes.reshape(scale, lanes.shape(scale)[:-1])
@@ -210,7 +210,7 @@ def quantize(
     """Codes (u8) of x / scale; 0 where the scale is 0."""
     wide = spread(lanes, scale, layout, lanes.shape(x))
     nothing = lanes.equal(wide, 0.0)
-    ratio = x / lanes.select(nothing, 1.0, wide)
+    ratio = lanes.divide(x, lanes.select(nothing, 1.0, wide))
     return minifloat.encode(lanes, form, lanes.select(nothing, 0.0, ratio))
 
 

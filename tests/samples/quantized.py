@@ -131,7 +131,9 @@ def _fake(rng: np.random.Generator) -> Iterator[Sample]:
         for kind in SteKind:
             op = FakeQuantizeBackward(**grid, ste=kind)
             inputs = (x, dy, scale) if number % 2 else (x, dy)
-            yield Sample(op, inputs, f"{label} {kind.value}")
+            # 1 − tanh² near tanh = 1 is small and keeps the rounding of tanh.
+            near = Tolerance(1e-5, 1e-5) if kind is SteKind.TANH and dtype is DType.F32 else None
+            yield Sample(op, inputs, f"{label} {kind.value}", tolerance=near)
     special = draw(rng, DType.F32, (3, 9), special=True)
     yield Sample(FakeQuantize(axis=0), (special,), "special")
     yield Sample(FakeQuantize(), (np.zeros((2, 3), np.float32),), "zeros")

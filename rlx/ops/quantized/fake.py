@@ -11,6 +11,7 @@ from rlx.ir.op import Op, define_op
 from rlx.ops.axes import require_axis
 from rlx.ops.compare import Select
 from rlx.ops.quantized.checks import require_float, require_shape
+from rlx.ops.quantized.lanes import GRAPH
 from rlx.types import Shape, TensorType
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ class FakeQuantizeLsqBackwardX(Op):
         return x
 
     def decompose(self, x: Value, scale: Value, dy: Value) -> Value:
-        steps = x.convert(x.dtype.compute) / _spread(scale, self.axis, x.rank)
+        steps = GRAPH.divide(x.convert(x.dtype.compute), _spread(scale, self.axis, x.rank))
         zeros = operators.broadcast_to(operators.constant(0, dy.dtype), dy.shape)
         return _select(abs(steps) <= float(_most(self.bits)), dy, zeros)
 
@@ -304,7 +305,7 @@ class FakeQuantizeLsqBackwardScale(Op):
 
     def decompose(self, x: Value, scale: Value, dy: Value) -> Value:
         most = float(_most(self.bits))
-        steps = x.convert(x.dtype.compute) / _spread(scale, self.axis, x.rank)
+        steps = GRAPH.divide(x.convert(x.dtype.compute), _spread(scale, self.axis, x.rank))
         outside = operators.unary("Sign", steps) * most
         inside = operators.unary("Round", steps) - steps
         slope = _select(abs(steps) <= most, inside, outside) * dy.convert(steps.dtype)
@@ -368,7 +369,7 @@ def _others(axis: int | None, rank: int) -> tuple[int, ...]:
 
 def _batch_scale(wide: Value, bits: int, axis: int | None) -> Value:
     """S of these numbers, shaped [D] or [1]; without elements it is the least scale."""
-    return operators.binary("Max", _greatest(wide, axis) / float(_most(bits)), TINY)
+    return operators.binary("Max", GRAPH.divide(_greatest(wide, axis), float(_most(bits))), TINY)
 
 
 def _greatest(wide: Value, axis: int | None) -> Value:
@@ -385,7 +386,7 @@ def _spread(scale: Value, axis: int | None, rank: int) -> Value:
 
 def _on_grid(wide: Value, scale: Value, bits: int) -> Value:
     most = float(_most(bits))
-    steps = operators.unary("Round", wide / scale)
+    steps = operators.unary("Round", GRAPH.divide(wide, scale))
     return operators.binary("Min", operators.binary("Max", steps, -most), most) * scale
 
 

@@ -13,6 +13,7 @@ from rlx.ops import windows
 from rlx.ops.convolution import divisible
 from rlx.ops.dot import DotGeneral
 from rlx.ops.quantized.checks import require_dtype, require_float, require_rank, require_shape
+from rlx.ops.quantized.lanes import GRAPH
 from rlx.ops.shape import Concatenate, DimValue, Pad, Slice, Transpose
 from rlx.types import Dim, Shape, TensorType
 
@@ -62,7 +63,7 @@ class Quantize(Op):
     def decompose(self, x: Value) -> Value:
         wide = x.convert(x.dtype.compute)
         scale, zero = _vectors(self, wide)
-        codes = operators.unary("Round", wide / scale) + zero
+        codes = operators.unary("Round", GRAPH.divide(wide, scale)) + zero
         return _clamped(codes, -128, 127).convert(DType.I8)
 
 

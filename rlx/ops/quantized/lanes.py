@@ -95,6 +95,11 @@ class GraphLanes(AbstractLanes):
         known = operators.constant(table)
         return cast("Value", Gather(axis=0)(known, codes.convert(DType.I32)))
 
+    def divide(self, x: Value, y: Any) -> Value:
+        # XLA multiplies by 1 / y where y is a constant or a broadcast: a quotient half way between
+        # two codes would go to either side. It does not see through a divisor that looks at x.
+        return x / self.select(x.eq(x), y, x)
+
     def round_even(self, x: Value) -> Value:
         return operators.unary("Round", x)
 
