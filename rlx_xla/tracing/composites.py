@@ -201,8 +201,10 @@ def _expected(op: Op, types: tuple[TensorType, ...], sizes: Sizes, x64: bool) ->
     from rlx_xla.tracing.evaluation import Evaluator
     from rlx_xla.tracing.jax_registry import is_direct
     from rlx_xla.tracing.walk import JaxprWalker
+    from rlx_xla.tracing.wide import is_made_of_64_bits
 
-    del x64  # part of the key only
+    if not x64 and is_made_of_64_bits(op, types):
+        return None
     if is_direct(op, types) or not (op.has_decompose or jax_rule_for(type(op))):
         return None
     known = {name for name, _ in sizes}

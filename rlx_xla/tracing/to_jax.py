@@ -14,16 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlx import dims
-from rlx.dtypes import DType
 from rlx.errors import RunError, TraceError, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.passes.bind_dims import bind
-from rlx.types import TensorType
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
 from rlx_xla.tracing.arguments import Arguments
 from rlx_xla.tracing.evaluation import Evaluator
 from rlx_xla.tracing.traced import Traced
+from rlx_xla.tracing.wide import needs_64_bits
 
 _LOST_RULES = ("raise", "differentiate")
 
@@ -137,7 +136,7 @@ def _of_traced(
 def _flat(graph: Graph, lost_rules: str) -> Callable[[Sequence[Any]], list[Any]]:
     """A function of all leaves, inputs then params, to the list of outputs."""
     leaves = (*graph.inputs, *graph.params)
-    wide = _needs_64_bits(graph)
+    wide = functools.lru_cache(maxsize=64)(needs_64_bits)
     bound = functools.lru_cache(maxsize=64)(lambda sizes: bind(graph, dict(sizes)))
     static = Evaluator({}, lost_rules)
 
@@ -151,14 +150,20 @@ def _flat(graph: Graph, lost_rules: str) -> Callable[[Sequence[Any]], list[Any]]
                 evaluator, chosen = static, bound(tuple(sizes.items()))
             else:
                 evaluator, chosen = Evaluator(sizes, lost_rules), graph
-        results = evaluator.run(chosen, arrays)[: len(chosen.outputs)]
-        return [jnp.asarray(r) if isinstance(r, np.ndarray) else r for r in results]
+        with _room(wide(chosen)):  # with sizes known, composites say more
+            results = evaluator.run(chosen, arrays)[: len(chosen.outputs)]
+            return [jnp.asarray(r) if isinstance(r, np.ndarray) else r for r in results]
 
     def flat(values: Sequence[Any]) -> list[Any]:
-        with jx.enable_x64() if wide and not jx.x64_enabled() else contextlib.nullcontext():
+        with _room(wide(graph)):
             return run(values)
 
     return flat
+
+
+def _room(wide: bool) -> contextlib.AbstractContextManager[Any]:
+    """Where 64-bit values are possible, if they are needed."""
+    return jx.enable_x64() if wide and not jx.x64_enabled() else contextlib.nullcontext()
 
 
 def _array(leaf: Value, value: Any) -> Any:
@@ -203,16 +208,6 @@ def _sizes(leaves: Sequence[Value], arrays: Sequence[Any]) -> dict[str, Any]:
                 f"{wanted}; got {shape}."
             )
     return sizes
-
-
-def _needs_64_bits(graph: Graph) -> bool:
-    """Whether a type or constant somewhere in the graph has 64-bit elements."""
-    wide = {DType.I64, DType.U64, DType.F64, DType.C128}
-    types: set[TensorType] = set()
-    for inner in graph.all_graphs():
-        for node in inner.nodes():
-            types.update(node.types)
-    return any(t.dtype in wide for t in types)
 
 
 def _ordered(

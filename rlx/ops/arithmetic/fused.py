@@ -9,6 +9,7 @@ import numpy as np
 
 from rlx.dtypes import DType, as_dtype
 from rlx.ir.attributes import Array
+from rlx.ir.derivatives import Values, jvp_rule
 from rlx.ir.op import Op, define_op
 from rlx.ops.elementwise import FLOATING, require_kind, require_same_type
 from rlx.types import TensorType
@@ -72,6 +73,14 @@ class Fma(Op):
         return (
             total.convert(a.dtype) if a.dtype is DType.F32 else _odd_single_values(total, a.dtype)
         )
+
+
+@jvp_rule(Fma)
+def _tangent(op: Op, inputs: Values, results: Values, tangents: Values) -> Values:
+    """That of a · b + c: rounding to odd goes through bits, which have no derivative."""
+    del op, results
+    (a, b, _), (da, db, dc) = inputs, tangents
+    return (da * b + a * db + dc,)
 
 
 def _exact(a: Any, b: Any, c: Any) -> float:
