@@ -24,6 +24,7 @@ LIMITATIONS = {
     ("digamma", "special"): _NEW_ZERO,
     ("polygamma", "special"): _NEW_ZERO,
     ("dot_general", "algorithm=<"): _ALGORITHMS,
+    ("rng_uniform", "f64"): "the affine map of a draw is f32, and a GPU rounds its sum once",
     ("platform_index", ""): "the samples have branches for CPUs",
 }
 """(op, part of the sample's text) → why it is left out here."""

@@ -140,7 +140,7 @@ def test_top_k(dtype: str, nan: TopNan, rng: np.random.Generator) -> None:
         x[1, 70] = 0.0
     found, wanted = run(TopK(k=50, nan=nan), {"x": x}, None)
     np.testing.assert_array_equal(found[1], wanted[1])
-    np.testing.assert_array_equal(found[0], wanted[0])
+    np.testing.assert_array_equal(found[0].astype(np.float64), wanted[0].astype(np.float64))
 
 
 SCHEMES = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4k", "q5k", "q6k"]
