@@ -74,7 +74,7 @@ class Attention(Op):
 
     Constraints:
         C1: layout and masked_rows are known; num_heads, head_dim ≥ 1; score_scale is finite,
-            softcap > 0; window ≥ 0 is given for sliding_window and only there.
+            softcap is finite and > 0; window ≥ 0 is given for sliding_window and only there.
         C2: q, k and v have rank 4, or rank 2 or 3 (packed heads) with layout bshd.
         C3: q, k and v have one dtype of f32, bf16, f16, f64.
         C4: q has num_heads heads of head_dim; k has heads of head_dim, as many as v, and their
@@ -249,7 +249,7 @@ class Attention(Op):
             (self.num_heads >= 1, f"num_heads ≥ 1, not {self.num_heads}"),
             (self.head_dim >= 1, f"head_dim ≥ 1, not {self.head_dim}"),
             (scale is None or math.isfinite(scale), f"score_scale finite, not {scale}"),
-            (cap is None or cap > 0, f"softcap > 0, not {cap}"),
+            (cap is None or (math.isfinite(cap) and cap > 0), f"softcap finite and > 0, not {cap}"),
             (
                 window is not None and window >= 0 if windowed else window is None,
                 f"window ≥ 0 for sliding_window and None otherwise, not {window} with "

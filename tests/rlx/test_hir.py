@@ -392,6 +392,32 @@ def test_a_graph_with_blocks_compiles_as_it_is(rng: np.random.Generator) -> None
     np.testing.assert_allclose(found, arrays[0] @ arrays[1] + arrays[2], rtol=1e-5, atol=1e-6)
 
 
+HIR_OPS: dict[str, str] = {
+    "Input": "Input",
+    "Param": "Param",
+    "Constant": "Constant",
+    "Linear": "Linear",
+    "LinearFused": "LinearFused",
+    "SharedLinearPair": "SharedLinearPair",
+    "SwiGLU": "SwigluBlock",
+    "ResidualRmsNorm": "ResidualRmsNorm",
+    "Attention": "AttentionBlock",
+    "DepthwiseConv1dCausal": "DepthwiseConv1dCausal",
+    "DequantMatMul": "DequantMatmul",
+    "GatedDeltaNet": "GatedDeltaNet",
+    "RoPE": "Rope",
+    "RmsNorm": "RmsNorm",
+    "LlamaDecoderBlock": "LlamaDecoderBlock",
+}
+"""RLX's HirOp → our op. Mir(Op) is any op; Qwen35MtpHead has 29 inputs that RLX names nowhere."""
+
+
+def test_every_hir_op_has_an_op_here() -> None:
+    assert set(HIR_OPS.values()) <= set(dir(rlx.ops))
+    blocks = {op.__name__ for op in all_ops().values() if op.level is Level.HIR}
+    assert blocks <= set(HIR_OPS.values())
+
+
 def test_a_block_has_one_direct_form() -> None:
     with pytest.raises(RegistryError, match=r"direct: Linear has a form, rlx\.ops\.blocks\.linear"):
         direct(Linear)(lambda op, *inputs: inputs[0])

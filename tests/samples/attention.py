@@ -125,6 +125,7 @@ def error_samples() -> Iterator[ErrorSample]:
         ({"head_dim": 0}, "head_dim"),
         ({"score_scale": float("inf")}, "score_scale"),
         ({"softcap": 0.0}, "softcap"),
+        ({"softcap": float("inf")}, "not inf"),
         ({"window": 3}, "window"),
         ({"mask_kind": MaskKind.SLIDING_WINDOW}, "window"),
         ({"mask_kind": MaskKind.SLIDING_WINDOW, "window": -1}, "window"),
