@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import rlx
 from rlx import RngBackend, RngOptions
 from rlx.errors import RunError
 from rlx.hidden import SEED
+from rlx.ops.control_flow import Call, Cond, Scan, While
 from rlx.ops.random import RngNormal, RngUniform, Sample
 
 DEVICES = [d for d in ("interpret", "cpu") if d in rlx.registered_devices()]
@@ -102,24 +105,81 @@ def test_sizes_draw_by_the_policy_of_now(session: rlx.Session) -> None:
     assert compiled.specializations().misses == 2
 
 
-def test_a_seed_in_a_loop_is_part_of_the_program(session: rlx.Session) -> None:
+def _body(*types: str, draw: bool = True) -> rlx.Graph:
+    """First input + noise; the others pass through."""
     b = rlx.GraphBuilder("body")
-    carry = b.input("c", "f32[3]")
-    body = b.build(carry + RngUniform(dtype=rlx.DType.F32, shape=(3,))())
-    b = rlx.GraphBuilder("loop")
-    x = b.input("x", "f32[3]")
-    from rlx.ops.control_flow import Scan
+    first, *rest = (b.input(f"c{i}", t) for i, t in enumerate(types))
+    noise = RngUniform(dtype=rlx.DType.F32, shape=(3,), key=1)() if draw else first
+    return b.build(first + noise, *rest)
 
-    graph = b.build(Scan(body=body, length=4, num_carry=1)(x))
-    compiled = session.compile(graph)
+
+def _scan(x: rlx.Value) -> rlx.Value:
+    return Scan(body=_body("f32[3]"), length=4, num_carry=1)(x)
+
+
+def _while(x: rlx.Value) -> rlx.Value:
+    """Loops until the drawn number of the condition is large beside the carry."""
+    b = rlx.GraphBuilder("cond")
+    c = b.input("c", "f32[3]")
+    limit = RngUniform(dtype=rlx.DType.F32, shape=(), key=2)() + 2.0
+    cond = b.build(c.sum() < limit)
+    return While(cond=cond, body=_body("f32[3]"))(x)
+
+
+def _branches(x: rlx.Value) -> rlx.Value:
+    branches = (_body("f32[3]", draw=False), _body("f32[3]"))
+    return Cond(branches=branches)(x.sum() < 1.0, x)
+
+
+def _calls(x: rlx.Value) -> rlx.Value:
+    body = _body("f32[3]")
+    return Call(body=body, name="f")(Call(body=body, name="f")(x))
+
+
+def _nested(x: rlx.Value) -> rlx.Value:
+    b = rlx.GraphBuilder("outer")
+    inner = b.build(_branches(_scan(b.input("y", "f32[3]"))))
+    return Scan(body=inner, length=2, num_carry=1)(x)
+
+
+@pytest.mark.parametrize("inside", [_scan, _while, _branches, _calls, _nested])
+def test_the_seed_reaches_inner_graphs(
+    session: rlx.Session, inside: Callable[[rlx.Value], rlx.Value]
+) -> None:
+    b = rlx.GraphBuilder("outside")
+    x = b.input("x", "f32[3]")
+    noise = RngUniform(dtype=rlx.DType.F32, shape=(3,), key=1)()
+    graph = b.build(inside(x), x + noise)
+    options = rlx.CompileOptions(validate=True)
+    compiled = session.compile(graph, options=options)
     zeros = np.zeros(3, np.float32)
-    for policy in (RngOptions(), RngOptions(seed=9)):
+    seen: list[float] = []
+    for seed in (42, 9, 2**40 + 1):
+        policy = RngOptions(seed=seed)
         compiled.set_rng(policy)
-        np.testing.assert_allclose(
-            compiled.run({"x": zeros})[0],
-            rlx.interpret(graph, {"x": zeros}, rng=policy)[0],
-            rtol=1e-6,
-        )
+        wanted = rlx.interpret(graph, {"x": zeros}, rng=policy)
+        for got, want in zip(compiled.run({"x": zeros}), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+        seen.append(float(wanted[0].sum()))
+    assert compiled.specializations().misses == 1
+    assert len(set(seen)) == 3
+
+
+def test_a_seed_elsewhere_is_part_of_the_program() -> None:
+    """The graph of a reduction takes no more operands, so the seed in it is a constant."""
+    from rlx.ops.reduction import Reduce
+
+    b = rlx.GraphBuilder("add")
+    p, q = b.input("p", "f32[]"), b.input("q", "f32[]")
+    body = b.build(p + q + RngUniform(dtype=rlx.DType.F32, shape=())())
+    b = rlx.GraphBuilder("sum")
+    x = b.input("x", "f32[3]")
+    graph = b.build(Reduce(body=body, axes=(0,))(x, rlx.constant(0.0)))
+    compiled = rlx.Session("interpret").compile(graph)
+    zeros = np.zeros(3, np.float32)
+    compiled.set_rng(RngOptions(seed=9))
+    wanted = rlx.interpret(graph, {"x": zeros}, rng=RngOptions(seed=9))[0]
+    np.testing.assert_array_equal(compiled.run({"x": zeros})[0], wanted)
     assert compiled.specializations()[-1].reason == "rng seed: 42 → 9"
 
 
