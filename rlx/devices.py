@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -28,8 +28,11 @@ from rlx.options.compile import CompileOptions
 from rlx.options.devices import DevicePolicy as DevicePolicy
 from rlx.passes.bind_dims import bind
 from rlx.passes.legalize import Legalization
-from rlx.session import Session
+from rlx.session import Session, TracedFunction, mir_of
 from rlx.signature import flat_signature
+
+Program: TypeAlias = "Graph | Module | TracedFunction"
+"""What a session compiles."""
 
 
 def is_available(device: str) -> bool:
@@ -76,9 +79,7 @@ def supports(device: str, op: str | type[Op] | Op | Node) -> bool:
     return backend.claims(op if isinstance(op, type) else type(op))
 
 
-def supports_graph(
-    device: str, graph: Graph | Module, options: CompileOptions | None = None
-) -> bool:
+def supports_graph(device: str, graph: Program, options: CompileOptions | None = None) -> bool:
     """Whether a device can carry out every node of a graph under the options.
 
     Raises:
@@ -88,7 +89,7 @@ def supports_graph(
 
 
 def first_unsupported_op(
-    device: str, graph: Graph | Module, options: CompileOptions | None = None
+    device: str, graph: Program, options: CompileOptions | None = None
 ) -> Node | None:
     """The first node that a device cannot carry out, with its op and the user's line; or None.
 
@@ -100,7 +101,7 @@ def first_unsupported_op(
 
 
 def analyze_dispatch(
-    graph: Graph | Module, device: str, options: CompileOptions | None = None
+    graph: Program, device: str, options: CompileOptions | None = None
 ) -> KernelDispatchReport:
     """How a compile would carry out each node, with every refusal; nothing is compiled.
 
@@ -108,7 +109,7 @@ def analyze_dispatch(
     dims may be left; a choice that depends on sizes is then made as if they were unknown.
 
     Args:
-        graph: a graph, or a module at HIR or MIR.
+        graph: a graph, a module or a traced function.
         device: an available device.
         options: what may change the choice.
 
@@ -119,13 +120,13 @@ def analyze_dispatch(
     return compiler.dispatch(legal)
 
 
-def dispatch_report_for_device(device: str, graph: Graph | Module) -> KernelDispatchReport:
+def dispatch_report_for_device(device: str, graph: Program) -> KernelDispatchReport:
     """``analyze_dispatch`` with the default options, under RLX's name."""
     return analyze_dispatch(graph, device)
 
 
 def legalize_graph_for_device(
-    device: str, graph: Graph | Module, options: CompileOptions | None = None
+    device: str, graph: Program, options: CompileOptions | None = None
 ) -> Graph:
     """The graph with everything decomposed that the device does not carry out as it is.
 
@@ -138,7 +139,7 @@ def legalize_graph_for_device(
 
 
 def legalize_graph_for_device_with_report(
-    device: str, graph: Graph | Module, options: CompileOptions | None = None
+    device: str, graph: Program, options: CompileOptions | None = None
 ) -> tuple[Graph, KernelDispatchReport]:
     """The graph decomposed as far as it goes, and what is left unsupported in the report.
 
@@ -150,10 +151,10 @@ def legalize_graph_for_device_with_report(
 
 
 def _decided(
-    graph: Graph | Module, device: str, options: CompileOptions | None, *, passes: bool
+    graph: Program, device: str, options: CompileOptions | None, *, passes: bool
 ) -> tuple[Compiler, Legalization]:
     chosen = CompileOptions() if options is None else options
-    mir = graph.into_mir().graph if isinstance(graph, Module) else graph
+    mir = mir_of("devices", graph)
     if chosen.dim_binding:
         mir = bind(mir, chosen.dim_binding)
     compiler = Compiler(backend_for(device), mir, flat_signature(mir), chosen)
@@ -188,7 +189,7 @@ class DevicePick:
 
 
 def fastest_device_for(
-    graph: Graph | Module,
+    graph: Program,
     policy: DevicePolicy | None = None,
     options: CompileOptions | None = None,
 ) -> str:
@@ -197,7 +198,7 @@ def fastest_device_for(
 
 
 def pick_device(
-    graph: Graph | Module,
+    graph: Program,
     policy: DevicePolicy | None = None,
     options: CompileOptions | None = None,
 ) -> DevicePick:
@@ -207,7 +208,7 @@ def pick_device(
     ``interpret`` is a candidate only where the policy names it.
 
     Args:
-        graph: a graph, or a module at HIR or MIR; symbols are bound by ``options.dim_binding``.
+        graph: a graph, a module or a traced function; symbols are bound by ``options.dim_binding``.
         policy: which devices, in which order, measured or not; None is what the environment says.
         options: options of the compile.
 
@@ -217,7 +218,7 @@ def pick_device(
     """
     chosen = DevicePolicy.from_env() if policy is None else policy
     compile_options = CompileOptions() if options is None else options
-    mir = graph.into_mir().graph if isinstance(graph, Module) else graph
+    mir = mir_of("pick_device", graph)
     able, rejected = _able(mir, chosen, compile_options)
     if not able:
         reasons = "".join(f"\n  {d}: {reason}" for d, reason in rejected.items())

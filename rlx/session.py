@@ -122,10 +122,7 @@ class Session:
             mir, signature = graph.graph, graph.signature
             params = {k: v for k, v in graph.params.items() if v is not None}
         else:
-            raise CompileError(
-                "compile: a Graph, a Module or a traced function is required; got "
-                f"{type(graph).__name__}. Trace a JAX function with rlx_xla.trace(fn, ...)."
-            )
+            raise _nothing_to_compile("compile", graph)
         if chosen.dim_binding:
             mir = bind(mir, chosen.dim_binding)
         verify(mir)
@@ -154,31 +151,34 @@ class Session:
         """Compile a module of any level."""
         return self.compile(module, options=options)
 
-    def lower(self, graph: Graph | Module, *, options: CompileOptions | None = None) -> Lir:
+    def lower(
+        self, graph: Graph | Module | TracedFunction, *, options: CompileOptions | None = None
+    ) -> Lir:
         """Run the passes and the choice of implementations.
 
         Args:
-            graph: a graph, or a module of any level; the plan of one at LIR comes back as it is.
-                Symbols are bound by ``options.dim_binding``.
+            graph: what ``compile`` takes; the plan of a module at LIR comes back as it is. Symbols
+                are bound by ``options.dim_binding``.
             options: what may change the choice.
 
         Raises:
             LoweringError, KernelError: nodes without any implementation, all at once.
             CompileError: the module is an LIR for another platform, or symbols are left.
+            VerifyError: the graph breaks the rules of the IR.
         """
         chosen = self._options(options)
-        if isinstance(graph, Module):
-            if graph.lir is not None:
-                return self._own(graph.lir)
-            graph = graph.into_mir().graph
+        if isinstance(graph, Module) and graph.lir is not None:
+            return self._own(graph.lir)
+        mir = mir_of("lower", graph)
         if chosen.dim_binding:
-            graph = bind(graph, chosen.dim_binding)
-        if graph.symbols:
+            mir = bind(mir, chosen.dim_binding)
+        if mir.symbols:
             raise CompileError(
-                f"lower {graph.name}: static shapes are required; {', '.join(graph.symbols)} "
+                f"lower {mir.name}: static shapes are required; {', '.join(mir.symbols)} "
                 "are symbolic. Bind them with CompileOptions(dim_binding={...})."
             )
-        return Compiler(self.backend, graph, flat_signature(graph), chosen).lower(graph)
+        verify(mir)
+        return Compiler(self.backend, mir, flat_signature(mir), chosen).lower(mir)
 
     def _options(self, options: CompileOptions | None) -> CompileOptions:
         """The options with this session's precision and policy where they leave them open."""
@@ -205,6 +205,28 @@ class Session:
         return CompiledGraph(
             Compiler(self.backend, lir.graph, signature, options, self._own(lir), fixed)
         )
+
+
+def mir_of(where: str, given: Graph | Module | TracedFunction) -> Graph:
+    """The graph at MIR of anything that compiles.
+
+    Raises:
+        CompileError: it is nothing that compiles; ``where`` is the caller's name for the message.
+    """
+    if isinstance(given, Graph):
+        return given
+    if isinstance(given, Module):
+        return given.into_mir().graph
+    if _is_traced(given):
+        return given.graph
+    raise _nothing_to_compile(where, given)
+
+
+def _nothing_to_compile(where: str, given: object) -> CompileError:
+    return CompileError(
+        f"{where}: a Graph, a Module or a traced function is required; got "
+        f"{type(given).__name__}. Trace a JAX function with rlx_xla.trace(fn, ...)."
+    )
 
 
 def _backend(device: str | None) -> AbstractBackend:

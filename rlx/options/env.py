@@ -12,6 +12,7 @@ RLX_FUSION_REPORT          ``CompileOptions.fusion_report``: print what was fuse
 RLX_LINT_NUMERICS          ``CompileOptions.lint_numerics``: note constants that are not finite
 RLX_IR_DUMP                ``CompileOptions.ir_dump``: folder for the text of every level
 RLX_DEVICE                 the device of ``Session()``
+RLX_DEVICES and others     ``DevicePolicy``; rlx/options/devices.py has their table
 ========================== ================================================================
 
 A flag is on for any text but ``0``, ``false``, ``off``, ``no`` and the empty one, as in RLX.

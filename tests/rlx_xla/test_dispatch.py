@@ -531,3 +531,22 @@ def test_a_device_that_is_not_attached_says_so_in_two_parts() -> None:
             "enabled but no such device/driver was found on this host; available: "
         )
         assert devices.feature_compiled(name)
+
+
+def test_traced_functions_are_asked_about_as_graphs_are() -> None:
+    traced = rlx_xla.trace(lambda x: jnp.tanh(x) @ x, jnp.ones((4, 4)))
+    assert devices.supports_graph("cpu", traced)
+    assert devices.pick_device(traced, devices.DevicePolicy.only("cpu")).device == "cpu"
+    assert rlx.Session("cpu").lower(traced).is_fully_static
+    assert devices.legalize_graph_for_device("cpu", traced).node_count() >= 3
+    for name, ask in (
+        ("devices", lambda: devices.analyze_dispatch(3, "cpu")),  # type: ignore[arg-type]
+        ("pick_device", lambda: devices.pick_device(3)),  # type: ignore[arg-type]
+        ("lower", lambda: rlx.Session("cpu").lower(3)),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(CompileError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"{name}: a Graph, a Module or a traced function is required; got int. Trace a JAX "
+            "function with rlx_xla.trace(fn, ...)."
+        )
