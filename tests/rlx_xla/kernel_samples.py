@@ -12,8 +12,10 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.ir.op import Op
+from rlx.ops.dot import DotGeneral
 from rlx.ops.reduction import Argmax, Argmin, CumLogSumExp, CumMax, CumMin, CumProd, CumSum
 from rlx.ops.sorting import Sort, TopK, TopNan
+from rlx.tolerances import Tolerance
 from rlx_xla.kernels.library import argreduce, cumulative, sort, top_k
 from tests.samples.base import SIZES, Sample, draw
 
@@ -141,7 +143,57 @@ def _top_k(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample(TopK(k=k), (np.stack([up, -up, up % 7]),), f"{k} of runs")
 
 
+def _dot(rng: np.random.Generator) -> Iterator[Sample]:
+    """Few rows and a matrix either way round, at sizes about every tile."""
+    wide = (DType.F32, DType.BF16, DType.F16)
+    pairs = [(x, w, None) for x in wide for w in wide]
+    pairs = [(x, w, DType.F32 if x is not w else None) for x, w, _ in pairs]
+    pairs += [(DType.BF16, DType.BF16, DType.F32), (DType.F64, DType.F64, None)]
+    # Terms of up to 9 cancel, and are added up in another order.
+    sizes = ((7, 63), (64, 65), (63, 7), (0, 5), (5, 0), (129, 130), (1000, 65), (513, 600))
+    cancelled = Tolerance(rtol=1e-5, atol=1e-4)
+    for x_type, w_type, result in pairs:
+        every = x_type is DType.F16 and w_type is not DType.F32
+        for rows in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16) if every else (1, 3, 8):
+            for k, n in (
+                (7, 63),
+                (64, 65),
+                (63, 7),
+                (0, 5),
+                (5, 0),
+                (129, 130),
+                (1000, 65),
+                (513, 600),
+            ):
+                x = draw(rng, x_type, (rows, k))
+                w = draw(rng, w_type, (k, n))
+                by_rows = np.ascontiguousarray(w.T)
+                for matrix, axis in ((w, 0), (by_rows, 1)):
+                    op = DotGeneral(
+                        lhs_contracting=(1,), rhs_contracting=(axis,), preferred_element_type=result
+                    )
+                    bound = cancelled if (result or x_type) is DType.F32 else None
+                    label = f"{rows} rows {k}x{n} {axis}"
+                    yield Sample(op, (x, matrix), label, tolerance=bound)
+    for axis in (0, 1):
+        w = draw(rng, DType.F16, (200, 200))
+        vector = draw(rng, DType.F16, (200,))
+        yield Sample(
+            DotGeneral(lhs_contracting=(axis,), rhs_contracting=(0,)), (w, vector), "matrix first"
+        )
+        batched = DotGeneral(
+            lhs_contracting=(3,), rhs_contracting=(1 + axis,), lhs_batch=(0,), rhs_batch=(0,)
+        )
+        x, w = draw(rng, DType.F16, (3, 2, 2, 150)), draw(rng, DType.F16, (3, 150, 150))
+        yield Sample(batched, (x, w), "batched")
+    x, w = draw(rng, DType.F32, (5, 1100)), draw(rng, DType.F32, (1000, 1100))
+    x[0, 7], x[1, 8], x[2, 9], w[3, 10], w[4, 1090] = np.nan, np.inf, -np.inf, np.nan, np.inf
+    op = DotGeneral(lhs_contracting=(1,), rhs_contracting=(1,))
+    yield Sample(op, (x, w), "infinities", tolerance=cancelled)
+
+
 _TABLE |= {
+    DotGeneral: _dot,
     Argmax: _argreduce(Argmax),
     Argmin: _argreduce(Argmin),
     Sort: _sort,

@@ -39,7 +39,10 @@ def _types(sample: Sample) -> list[TensorType]:
     return [Literal(array).type for array in sample.inputs]
 
 
-@pytest.mark.parametrize("kernel", all_kernels(), ids=lambda k: k.name)
+CPU_KERNELS = [k for k in all_kernels() if "cpu" in k.platforms]
+
+
+@pytest.mark.parametrize("kernel", CPU_KERNELS, ids=lambda k: k.name)
 def test_a_kernel_is_the_op_or_says_why_not(
     kernel: AbstractKernel, rng: np.random.Generator
 ) -> None:

@@ -1,0 +1,183 @@
+"""Products with few rows, and small ones, on the CPU (``cc/matmul.h``).
+
+XLA widens a whole 16-bit matrix to f32, in memory, to multiply it by one row, and for small
+products spends more time on setting out than on multiplying. The handler widens a tile at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from rlx.dtypes import DType
+from rlx.ops.dot import DotGeneral
+from rlx.types import TensorType
+from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.select import register_kernel
+
+DTYPES = (DType.F32, DType.BF16, DType.F16)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """A product in the handler's terms.
+
+    Attributes:
+        batch: how many leading axes both operands share.
+        weights: the operand that is the matrix.
+        by_rows: whether the matrix is [n, k] and not [k, n].
+        products: size of the batch.
+        rows: of the other operand, in each product.
+        k: how many terms are summed.
+        n: columns of the result.
+    """
+
+    batch: int
+    weights: int
+    by_rows: bool
+    products: int
+    rows: int
+    k: int
+    n: int
+
+
+def product_of(op: DotGeneral, types: Sequence[TensorType]) -> Product | Refused:
+    """Read a contraction as rows times a matrix, or say why it is none."""
+    lhs, rhs = types
+    if not (lhs.is_static and rhs.is_static):
+        return Refused(f"{lhs if rhs.is_static else rhs} is not static")
+    batch = len(op.lhs_batch)
+    leading = tuple(range(batch))
+    if op.lhs_batch != leading or op.rhs_batch != leading:
+        return Refused("batch axes do not lead in both operands")
+    if len(op.lhs_contracting) != 1:
+        return Refused(f"{len(op.lhs_contracting)} axes are summed and not one")
+    left, right = op.lhs_contracting[0], op.rhs_contracting[0]
+    if rhs.rank == batch + 2 and left == lhs.rank - 1:
+        x, w, weights, by_rows = lhs, rhs, 1, right == batch + 1
+    elif lhs.rank == batch + 2 and rhs.rank == batch + 1:
+        x, w, weights, by_rows = rhs, lhs, 0, left == batch + 1
+    else:
+        return Refused(f"{lhs} and {rhs} are not rows and a matrix of static axes in order")
+    sizes = [d for d in w.shape[batch:] if isinstance(d, int)]
+    return Product(
+        batch=batch,
+        weights=weights,
+        by_rows=by_rows,
+        products=_size(w, 0, batch),
+        rows=_size(x, batch, x.rank - 1),
+        k=sizes[1] if by_rows else sizes[0],
+        n=sizes[0] if by_rows else sizes[1],
+    )
+
+
+def _size(type_: TensorType, first: int, last: int) -> int:
+    return math.prod(d for d in type_.shape[first:last] if isinstance(d, int))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """A range of products that gain, as ``bench_matmul`` measures it.
+
+    Attributes:
+        rows: the most rows.
+        least: fewest elements of the matrix.
+        most: most elements of the matrix.
+        by_rows: whether only a matrix [n, k] gains.
+    """
+
+    rows: int
+    least: int = 0
+    most: int = 2**62
+    by_rows: bool = False
+
+    def holds(self, product: Product) -> bool:
+        """Whether a product lies in the range."""
+        size = product.k * product.n
+        return (
+            1 <= product.rows <= self.rows
+            and self.least <= size <= self.most
+            and (product.by_rows or not self.by_rows)
+        )
+
+    def __str__(self) -> str:
+        shape = "[n, k] " if self.by_rows else ""
+        return f"up to {self.rows} rows and {self.least} to {self.most} {shape}elements"
+
+
+GAINS: dict[DType | None, tuple[Gain, ...]] = {
+    # XLA multiplies f32 well but for the setting out of small products, and for few rows by rows.
+    DType.F32: (
+        Gain(rows=8, least=1, most=2**12),
+        Gain(rows=8, least=2**20, by_rows=True),
+    ),
+    # From two rows on, XLA multiplies bf16 without widening it first.
+    DType.BF16: (Gain(rows=1, least=2**14), Gain(rows=3, least=2**20, by_rows=True)),
+    DType.F16: (Gain(rows=8, least=2**14), Gain(rows=16, least=2**22)),
+    # Operands of two dtypes: XLA widens the narrower one.
+    None: (Gain(rows=8, least=2**14), Gain(rows=16, least=2**22)),
+}
+"""What gains, by the dtype of both operands."""
+
+
+def _one_row_of_f32(product: Product, dtype: DType | None) -> bool:
+    """XLA reads a large matrix of f32 for one row as fast as memory gives it."""
+    return dtype is DType.F32 and product.rows == 1 and product.k * product.n > 2**12
+
+
+def _gains(product: Product, types: Sequence[TensorType]) -> str:
+    """Why a product gains nothing, or an empty string."""
+    dtypes = {t.dtype for t in types}
+    dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
+    if not _one_row_of_f32(product, dtype) and any(g.holds(product) for g in GAINS[dtype]):
+        return ""
+    taken = "; ".join(map(str, GAINS[dtype]))
+    return (
+        f"{product.rows} rows times {product.k * product.n} elements "
+        f"{'[n, k]' if product.by_rows else '[k, n]'} gain nothing ({taken} do)"
+    )
+
+
+def _check(op: DotGeneral, types: Sequence[TensorType]) -> Supported | Refused:
+    result = op.infer(*types)
+    for name, type_ in zip(("lhs", "rhs", "the result"), (*types, result), strict=True):
+        if type_.dtype not in DTYPES:
+            return Refused(f"{name} is {type_.dtype}, and f32, bf16 and f16 are taken")
+    if op.algorithm is not None:
+        return Refused(f"the algorithm {op.algorithm.value} is asked for")
+    product = product_of(op, types)
+    if isinstance(product, Refused):
+        return product
+    reason = _gains(product, types)
+    return Refused(reason) if reason else Supported()
+
+
+def _product(op: DotGeneral, types: Sequence[TensorType]) -> Product:
+    product = product_of(op, types)
+    assert isinstance(product, Product)
+    return product
+
+
+def _symbol(op: DotGeneral, types: Sequence[TensorType]) -> str:
+    return f"rlx_matmul_{types[_product(op, types).weights].dtype}_cpu"
+
+
+def _attributes(op: DotGeneral, types: Sequence[TensorType]) -> dict[str, int | bool]:
+    product = _product(op, types)
+    return {"batch": product.batch, "weights": product.weights, "by_rows": product.by_rows}
+
+
+register_kernel(
+    FfiKernel(
+        name="dot_general.cpu.ffi",
+        op=DotGeneral,
+        platforms=("cpu",),
+        symbol=_symbol,
+        check=_check,
+        attributes=_attributes,
+    )
+)

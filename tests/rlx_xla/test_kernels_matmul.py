@@ -1,0 +1,200 @@
+"""The kernel of products with few rows: which contractions it takes, and its handler's checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx_xla
+from rlx.dtypes import DType
+from rlx.ops.dot import DotAlgorithm, DotGeneral
+from rlx.types import as_type
+from rlx_xla.kernels import ffi
+from rlx_xla.kernels.base import Refused, Supported
+from rlx_xla.kernels.library import matmul
+from rlx_xla.kernels.select import kernels_for
+
+
+@pytest.fixture(autouse=True)
+def _library() -> None:
+    library = ffi.load()
+    if isinstance(library, ffi.Unavailable):
+        pytest.skip(library.reason)
+
+
+def _kernels(function: Any) -> list[str]:
+    return [c.implementation for c in function.report().choices if c.kind == "kernel"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x, w: x @ w,
+        lambda x, w: x @ w.T,
+        lambda x, w: jnp.einsum("...k,nk->...n", x, w),
+        lambda x, w: w @ x[0],
+        lambda x, w: x[0] @ w,
+        lambda x, w: jnp.dot(x, w, preferred_element_type=jnp.float32),
+    ],
+)
+def test_natural_forms_run_the_kernel(dtype: str, form: Any, rng: np.random.Generator) -> None:
+    x = jnp.asarray(rng.normal(size=(1, 256))).astype(dtype)
+    w = jnp.asarray(rng.normal(size=(256, 256)) / 16).astype(dtype)
+    ours = rlx_xla.jit(form)
+    found, wanted = ours(x, w), jax.jit(form)(x, w)
+    assert found.dtype == wanted.dtype
+    bound = 2e-2 if dtype == "bfloat16" else 3e-3
+    np.testing.assert_allclose(
+        found.astype(jnp.float32), wanted.astype(jnp.float32), rtol=bound, atol=bound
+    )
+    assert _kernels(ours) == ["dot_general.cpu.ffi"]
+
+
+def test_under_vmap_and_grad(rng: np.random.Generator) -> None:
+    x = jnp.asarray(rng.normal(size=(3, 2, 160))).astype(jnp.float16)
+    w = jnp.asarray(rng.normal(size=(3, 160, 160)) / 12).astype(jnp.float16)
+    ours = rlx_xla.jit(jax.vmap(lambda x, w: x @ w))
+    np.testing.assert_allclose(ours(x, w), jax.vmap(lambda x, w: x @ w)(x, w), rtol=4e-3, atol=4e-3)
+    assert _kernels(ours) == ["dot_general.cpu.ffi"]
+    loss = jax.grad(lambda x, w: jnp.sum((x @ w).astype(jnp.float32) ** 2))
+    gradient = rlx_xla.jit(loss)
+    np.testing.assert_allclose(
+        gradient(x[0], w[0]).astype(np.float32),
+        loss(x[0], w[0]).astype(np.float32),
+        rtol=2e-2,
+        atol=0.2,
+    )
+    assert "dot_general.cpu.ffi" in _kernels(gradient)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_are_as_accurate_as_xla_s(axis: int, rng: np.random.Generator) -> None:
+    x = rng.uniform(0, 1, (1, 8192)).astype(np.float16)
+    w = rng.uniform(0, 1, (8192, 200)).astype(np.float16)
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    matrix = w if axis == 0 else np.ascontiguousarray(w.T)
+
+    def form(x: jax.Array, w: jax.Array) -> jax.Array:
+        numbers = (((1,), (axis,)), ((), ()))
+        return jax.lax.dot_general(x, w, numbers, preferred_element_type=jnp.float32)
+
+    ours = rlx_xla.jit(form)
+    errors = [np.max(np.abs(f(x, matrix) - exact) / exact) for f in (ours, jax.jit(form))]
+    assert _kernels(ours) == ["dot_general.cpu.ffi"]
+    assert errors[0] <= max(errors[1], 2e-6), errors
+
+
+CONTRACT: dict[str, Any] = {"lhs_contracting": (1,), "rhs_contracting": (0,)}
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "reason"),
+    [
+        (
+            DotGeneral(**CONTRACT),
+            ["i8[1, 256]", "i8[256, 256]"],
+            "lhs is i8, and f32, bf16 and f16 are taken",
+        ),
+        (
+            DotGeneral(**CONTRACT, preferred_element_type=DType.F64),
+            ["f32[1, 256]", "f32[256, 256]"],
+            "the result is f64, and f32, bf16 and f16 are taken",
+        ),
+        (
+            DotGeneral(**CONTRACT, algorithm=DotAlgorithm.F16_F16_F16),
+            ["f16[1, 256]", "f16[256, 256]"],
+            f"the algorithm {DotAlgorithm.F16_F16_F16.value} is asked for",
+        ),
+        (DotGeneral(**CONTRACT), ["f16[b, 256]", "f16[256, 256]"], "f16[b, 256] is not static"),
+        (DotGeneral(**CONTRACT), ["f16[1, 256]", "f16[256, n]"], "f16[256, n] is not static"),
+        (
+            DotGeneral(lhs_contracting=(0, 1), rhs_contracting=(0, 1)),
+            ["f16[4, 256]", "f16[4, 256, 256]"],
+            "2 axes are summed and not one",
+        ),
+        (
+            DotGeneral(lhs_contracting=(2,), rhs_contracting=(2,), lhs_batch=(1,), rhs_batch=(0,)),
+            ["f16[2, 4, 256]", "f16[4, 256, 256]"],
+            "batch axes do not lead in both operands",
+        ),
+        (
+            DotGeneral(lhs_contracting=(0,), rhs_contracting=(0,)),
+            ["f16[256, 2]", "f16[256, 256]"],
+            "f16[256, 2] and f16[256, 256] are not rows and a matrix of static axes in order",
+        ),
+        (
+            DotGeneral(**CONTRACT),
+            ["bf16[2, 256]", "bf16[256, 256]"],
+            "2 rows times 65536 elements [k, n] gain nothing (up to 1 rows and 16384 to "
+            "4611686018427387904 elements; up to 3 rows and 1048576 to 4611686018427387904 "
+            "[n, k] elements do)",
+        ),
+    ],
+)
+def test_what_the_kernel_does_not_take(op: DotGeneral, types: list[str], reason: str) -> None:
+    (kernel,) = kernels_for(DotGeneral, "cpu")
+    assert kernel.supports(op, [as_type(t) for t in types], "cpu") == Refused(reason)
+
+
+@pytest.mark.parametrize(
+    ("types", "by_rows", "taken"),
+    [
+        (["f32[1, 64]", "f32[64, 64]"], False, True),
+        (["f32[8, 64]", "f32[64, 64]"], True, True),
+        (["f32[9, 64]", "f32[64, 64]"], True, False),
+        (["f32[8, 65]", "f32[65, 65]"], True, False),
+        (["f32[1, 1024]", "f32[1024, 1024]"], True, False),
+        (["f32[2, 1024]", "f32[1024, 1024]"], True, True),
+        (["f32[2, 1024]", "f32[1024, 1024]"], False, False),
+        (["f16[8, 128]", "f16[128, 128]"], False, True),
+        (["f16[9, 128]", "f16[128, 128]"], False, False),
+        (["f16[16, 2048]", "f16[2048, 2048]"], False, True),
+        (["bf16[1, 128]", "f32[128, 128]"], False, True),
+        (["f16[0, 128]", "f16[128, 128]"], False, False),
+    ],
+)
+def test_thresholds(types: list[str], by_rows: bool, taken: bool) -> None:
+    (kernel,) = kernels_for(DotGeneral, "cpu")
+    op = DotGeneral(
+        lhs_contracting=(1,), rhs_contracting=(int(by_rows),), preferred_element_type=DType.F32
+    )
+    verdict = kernel.supports(op, [as_type(t) for t in types], "cpu")
+    assert isinstance(verdict, Supported) is taken
+
+
+def test_a_product_is_read_from_either_operand() -> None:
+    op = DotGeneral(lhs_contracting=(1,), rhs_contracting=(1,), lhs_batch=(0,), rhs_batch=(0,))
+    product = matmul.product_of(op, [as_type("f16[3, 5, 7]"), as_type("f16[3, 5]")])
+    assert product == matmul.Product(
+        batch=1, weights=0, by_rows=False, products=3, rows=1, k=5, n=7
+    )
+
+
+def _refused(args: list[np.ndarray], result: tuple[int, ...], message: str, **more: Any) -> None:
+    library = ffi.load()
+    assert not isinstance(library, ffi.Unavailable)
+    given = {"batch": np.int64(0), "weights": np.int64(1), "by_rows": np.bool_(False), **more}
+    call = jax.ffi.ffi_call(
+        library.target("rlx_matmul_f32_cpu"), jax.ShapeDtypeStruct(result, jnp.float32)
+    )
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"rlx_matmul_f32_cpu: {message}"):
+        jax.block_until_ready(jax.jit(lambda *a: call(*a, **given))(*args))
+
+
+def test_the_handler_checks_its_call() -> None:
+    x, w = np.zeros((2, 4), np.float32), np.zeros((4, 3), np.float32)
+    shapes = r"x\[batch..., rows..., k\] and weights\[batch..., k, n\] with 0 batch axes are"
+    _refused([x, w], (2, 4), shapes + r" required; got \[2, 4\] and \[4, 3\] -> \[2, 4\]\.")
+    _refused([x[:, :3], w], (2, 3), shapes)
+    _refused([w, x[0]], (2, 3), shapes)
+    _refused([x.astype(np.int32), w], (2, 3), shapes)
+    _refused([w, x], (3, 2), shapes, weights=np.int64(0))
+    _refused([x, w], (2, 3), r"weights must be operand 0 or 1; got 2\.", weights=np.int64(2))
+    _refused([x, w.astype(np.int32)], (2, 3), "operand 1 must have element type 11")
+    wrong = r"x\[batch..., rows..., k\] and weights\[batch..., k, n\] with -1 batch axes are"
+    _refused([x, w], (2, 3), wrong, batch=np.int64(-1))
