@@ -267,6 +267,13 @@ def call_name(params: Mapping[str, Any]) -> str:
     return str(params.get("name", ""))
 
 
+def function_name(jaxpr: Any) -> str:
+    """Return the name of the function that a jaxpr was traced from, or ``""`` for a lambda."""
+    info = getattr(open_jaxpr(jaxpr), "debug_info", None)
+    name = "" if info is None else str(info.func_name)
+    return name if name.isidentifier() else ""
+
+
 def x64_enabled() -> bool:
     """Tell whether JAX makes 64-bit values in this thread."""
     return bool(jax.config.read("jax_enable_x64"))

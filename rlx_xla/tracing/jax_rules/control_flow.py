@@ -88,7 +88,8 @@ def cond(ctx: JaxContext, op: Cond, index: Any, *operands: Any) -> Any:
     platforms = producer.platforms if isinstance(producer, PlatformIndex) else None
     if index.dtype == bool:
         index = jax.lax.convert_element_type(index, "int32")
-    elif platforms is None and producer.op_name not in ("clamp", "convert"):
+    elif platforms is None:
+        # XLA takes the last branch for an index below 0; tracing drops a clamp to what there is.
         index = jax.lax.clamp(np.int32(0), index, np.int32(len(op.branches) - 1))
     branches = [ctx.function(branch) for branch in op.branches]
     return ctx.with_tokens(cf.cond(index, branches, arrays, platforms))

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jax import lax
 
 from rlx.ops import convert as ops
+from rlx.types import TensorType
 from rlx_xla.tracing.evaluation import JaxContext
 from rlx_xla.tracing.jax_registry import to_jax_rule
 
 
-@to_jax_rule(ops.Convert)
+def _takes_real_part(op: ops.Convert, types: Sequence[TensorType]) -> bool:
+    """Whether JAX takes the real part first, and warns unless that is said."""
+    return types[0].dtype.is_complex and not op.dtype.is_complex
+
+
+@to_jax_rule(ops.Convert, named=_takes_real_part)
 def convert(ctx: JaxContext, op: ops.Convert, x: Any) -> Any:
+    if _takes_real_part(op, ctx.in_types):
+        x = lax.real(x)
     return lax.convert_element_type(x, op.dtype.numpy)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jax import lax
 
 from rlx.ops import indexing as ops
 from rlx.ops.indexing import ScatterKind
+from rlx.types import TensorType
 from rlx_xla.tracing.evaluation import JaxContext
 from rlx_xla.tracing.jax_registry import to_jax_rule
 
@@ -33,7 +35,12 @@ def dynamic_update_slice(
     return lax.dynamic_update_slice_p.bind(x, update, *starts)
 
 
-@to_jax_rule(ops.GatherGeneral)
+def _says_no_fill(op: ops.GatherGeneral, types: Sequence[TensorType]) -> bool:
+    """Whether JAX would choose a fill value, and say it."""
+    return op.mode is ops.IndexMode.FILL_OR_DROP and op.fill_value is None
+
+
+@to_jax_rule(ops.GatherGeneral, named=_says_no_fill)
 def gather_general(ctx: JaxContext, op: ops.GatherGeneral, x: Any, indices: Any) -> Any:
     numbers = lax.GatherDimensionNumbers(
         offset_dims=op.offset_dims,

@@ -58,6 +58,6 @@ def iota(ctx: JaxContext, op: ops.Iota) -> Any:
     return lax.broadcasted_iota(op.dtype.numpy, ctx.shape(op.shape), op.axis)
 
 
-@to_jax_rule(ops.DimValue)
+@to_jax_rule(ops.DimValue, named=lambda op, types: isinstance(op.dim, int))
 def dim_value(ctx: JaxContext, op: ops.DimValue) -> Any:
     return cf.size_value(ctx.size(op.dim), op.dtype.numpy)

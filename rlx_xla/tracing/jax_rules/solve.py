@@ -18,7 +18,10 @@ def cholesky(ctx: JaxContext, op: ops.Cholesky, x: Any) -> Any:
     return lax_linalg.cholesky(x, symmetrize_input=False)
 
 
-@to_jax_rule(ops.TriangularSolve)
+@to_jax_rule(
+    ops.TriangularSolve,
+    named=lambda op, types: op.conjugate_a and not types[0].dtype.is_complex,
+)
 def triangular_solve(ctx: JaxContext, op: ops.TriangularSolve, a: Any, b: Any) -> Any:
     return lax_linalg.triangular_solve(a, b, **op.attributes())
 

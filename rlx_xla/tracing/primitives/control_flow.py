@@ -7,9 +7,11 @@ from typing import Any
 
 from rlx.dtypes import DType
 from rlx.ir.graph import Graph, Value
+from rlx.ops.arithmetic import Clamp
 from rlx.ops.compare import Select
 from rlx.ops.control_flow import Call, CallKind, Cond, PlatformIndex, Scan, While
-from rlx.ops.io import Input
+from rlx.ops.convert import Convert
+from rlx.ops.io import Constant, Input
 from rlx.ops.reduction import ReduceOr
 from rlx.ops.shape import BroadcastInDim
 from rlx.types import TOKEN, TensorType
@@ -43,7 +45,7 @@ def _call_rule(primitive: str, kind: CallKind) -> None:
             found = own_rules.recognise(ctx, closed, operands)
             if found is not None:
                 return found
-        name = _name(primitive, params)
+        name = jx.call_name(params) or jx.function_name(closed) or primitive
         composite = composites.recognise(ctx, name, closed, operands)
         if composite is not None:
             return composite
@@ -73,7 +75,7 @@ def cond(ctx: TraceContext, params: dict[str, Any], index: Value, *operands: Val
     branches = jx.cond_branches(params)
     graphs = [ctx.graph(branch, f"branch_{i}") for i, branch in enumerate(branches)]
     if index.type.dtype is not DType.BOOL:
-        index = index.convert(DType.I32)
+        index = _chooser(index.convert(DType.I32), len(branches))
     captured = [ctx.constants(branch) for branch in branches]
     shared = [value for values in captured for value in values]
     own = [ctx.effects(branch) for branch in branches]
@@ -86,6 +88,17 @@ def cond(ctx: TraceContext, params: dict[str, Any], index: Value, *operands: Val
         ]
     op = Cond(branches=tuple(graphs))
     return ctx.without_tokens(op(index, *shared, *operands, *ctx.tokens(effects)), effects)
+
+
+def _chooser(index: Value, count: int) -> Value:
+    """What JAX chose by before it clamped or converted it, as ``Cond`` does that itself."""
+    op, inputs = index.node.op, index.node.inputs
+    if isinstance(op, Convert) and inputs[0].dtype is DType.BOOL and count == 2:
+        return inputs[0]
+    if not isinstance(op, Clamp):
+        return index
+    bounds = [v.node.op.value.array for v in inputs[::2] if isinstance(v.node.op, Constant)]
+    return inputs[1] if [b.tolist() for b in bounds] == [0, count - 1] else index
 
 
 @traces("while")
@@ -245,8 +258,3 @@ def _leaves(types: Sequence[TensorType]) -> list[Value]:
 
 def _results(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
     return (made,) if isinstance(made, Value) else made
-
-
-def _name(primitive: str, params: dict[str, Any]) -> str:
-    name = jx.call_name(params)
-    return name or primitive
