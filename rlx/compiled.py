@@ -288,6 +288,9 @@ class CompiledGraph:
         options = self._compiler.options
         feeds = {**options.resident, name: from_output}
         check_feeds(self.graph, feeds, "keep")
+        if value is not None:  # before the compile, so that a wrong one changes nothing
+            trial = KeptInputs(self._backend, self.graph, feeds, cast=options.cast_inputs)
+            trial.set(name, value)
         self._recompile(
             options.replace(resident=feeds, donate=options.donate - {name}),
             f"keep {name!r} from output {from_output}",

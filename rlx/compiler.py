@@ -74,9 +74,7 @@ class Compiler:
             graph = bind(self.graph, binding) if binding else self.graph
             optimised, records, phases = self.optimise(graph)
             if self.options.cache_param_invariant:
-                from rlx.passes.prepare import split_param_invariant  # loads op families
-
-                split = split_param_invariant(optimised, dynamic=(SEED,))
+                split = self._split(optimised)
             legal, seconds = self._timed_legalize(optimised if split is None else split.main)
             phases["legalize"] = seconds
             dispatch = self.dispatch(legal)
@@ -85,6 +83,8 @@ class Compiler:
             lir = self.require(legal)
             if self.options.ir_dump:
                 levels = {"mir": graph, "mir.optimised": optimised, "lir": lir}
+                if split is not None:
+                    levels["mir.prepare"] = split.prepare
                 dump(self.options.ir_dump, self.graph.name, binding, levels)
         executable = self.backend.compile(lir, self.signature, self.options)
         phases = {**phases, **executable.phases}
@@ -153,6 +153,19 @@ class Compiler:
                 made = self.backend.compile(lir, flat_signature(lir.graph), options)
                 found = self._stages[key] = PrepareStage(lir.graph, made)
             return found
+
+    def _split(self, graph: Graph) -> Split | None:
+        """Split off what params alone decide; with ``validate`` prove that nothing changed."""
+        from rlx.passes.prepare import split_param_invariant  # loads op families
+
+        split = split_param_invariant(graph, dynamic=(SEED,))
+        if split is not None and self.options.validate:
+            from rlx.passes.validate import Validator
+
+            Validator(graph).check(split.joined(), "split-param-invariant", [])
+        if split is not None and self.options.verbose:
+            print("\n".join(split.lines()))
+        return split
 
     def _staging_lines(self, split: Split | None) -> list[str]:
         if split is not None:

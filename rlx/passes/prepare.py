@@ -9,7 +9,7 @@ from typing import final
 
 from rlx.hidden import PREPARED
 from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.rewrite import substitute
+from rlx.ir.rewrite import splice, substitute
 from rlx.ops.io import Constant, Param
 from rlx.ops.shape import BroadcastInDim, Iota, Reshape
 from rlx.passes.purity import Purity
@@ -38,6 +38,16 @@ class Split:
     def prepared(self) -> tuple[Value, ...]:
         """The params of ``main`` that ``prepare`` computes."""
         return self.main.params[len(self.main.params) - len(self.prepare.outputs) :]
+
+    def joined(self) -> Graph:
+        """Both as one graph again, which computes what the source does."""
+        prepare, main = self.prepare, self.main
+        handed = dict(zip(self.prepared, splice(prepare, prepare.params), strict=True))
+        rest = [p for p in main.params if p not in handed]
+        params = [*rest, *(p for p in prepare.params if p not in rest)]
+        made = splice(main, [*main.inputs, *(handed.get(p, p) for p in main.params)])
+        count = len(main.outputs)
+        return Graph(main.inputs, params, made[:count], made[count:], name=main.name)
 
     def lines(self) -> list[str]:
         """The split, for a report."""

@@ -33,10 +33,16 @@ def test_the_two_graphs_are_the_one(drawn: Drawn, choice: int, growth: float) ->
         return
     verify(split.prepare)
     verify(split.main)
+    joined = split.joined()
+    verify(joined)
+    assert sorted(v.name for v in joined.inputs) == sorted(v.name for v in graph.inputs)
     feeds = drawn.feeds
     first = interpret(split.prepare, {}, {v.name: feeds[v.name] for v in split.prepare.params})
     handed = {v.name: a for v, a in zip(split.prepared, first, strict=True)}
     own = {v.name: feeds[v.name] for v in split.main.params if v.name not in handed}
     fed = {v.name: feeds[v.name] for v in graph.inputs}
     found = interpret(split.main, fed, {**own, **handed})
-    assert_same_bits(found, interpret(drawn.graph, drawn.feeds))
+    wanted = interpret(drawn.graph, drawn.feeds)
+    assert_same_bits(found, wanted)
+    bound = {v.name: feeds[v.name] for v in joined.params}
+    assert_same_bits(interpret(joined, fed, bound), wanted)

@@ -137,7 +137,7 @@ def test_what_cannot_be_kept_is_refused(session: rlx.Session) -> None:
         session.compile(_counter(), options=rlx.CompileOptions(resident={"s": 9}))
     b = rlx.GraphBuilder("two")
     p, q = b.input("p", "f32[]"), b.input("q", "f32[]")
-    with pytest.raises(CompileError, match="output 0 feeds 'p' and 'q'. Return the value twice"):
+    with pytest.raises(CompileError, match=r"output 0 feeds 'p' and 'q'. Return the value twice"):
         session.compile(b.build(p + q), options=rlx.CompileOptions(resident={"p": 0, "q": 0}))
     with pytest.raises(CompileError, match="donated already; got 's'"):
         rlx.CompileOptions(resident={"s": 1}, donate=frozenset({"s"}))
@@ -183,3 +183,5 @@ def test_values_are_cast_where_inputs_are(session: rlx.Session) -> None:
     plain = session.compile(_counter())
     with pytest.raises(RunError, match=r"kept input 's' is required to be f32\[2\]; got f64\[2\]"):
         plain.keep("s", from_output=1, value=wide)
+    assert plain.specializations().misses == 1  # a wrong value changes nothing
+    assert plain.capabilities().kept == ()

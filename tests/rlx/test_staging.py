@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import RunError
+from rlx.errors import PassError, RunError
 from rlx.hidden import PREPARED
 from rlx.passes.prepare import split_param_invariant
 
@@ -204,3 +205,21 @@ def test_threads_see_whole_bindings(session: rlx.Session) -> None:
         compiled.set_params({"u": float(k), "v": float(2 * k)})
     thread.join()
     assert not wrong
+
+
+def test_the_split_is_validated_printed_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = STAGED.replace(validate=True, verbose=True, ir_dump=str(tmp_path))
+    rlx.Session("interpret").compile(_graph(), options=options)
+    assert "prepare: 5 nodes, once per binding of w" in capsys.readouterr().out
+    assert "exp" in (tmp_path / "staged.mir.prepare.txt").read_text()
+    monkeypatch.setattr("rlx.passes.prepare.Split.joined", lambda split: _broken())
+    with pytest.raises(PassError, match="pass 'split-param-invariant' is required to keep what"):
+        rlx.Session("interpret").compile(_graph(), options=options)
+
+
+def _broken() -> rlx.Graph:
+    b = rlx.GraphBuilder("broken")
+    x, w, v = b.input("x", "f32[2, 4]"), b.param("w", "f32[4, 3]"), b.param("v", "f32[3]")
+    return b.build(x @ (w * w).exp() + v)
