@@ -9,6 +9,8 @@ op again only where the body is, node for node, the one that the op named would 
 from __future__ import annotations
 
 import functools
+import itertools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,9 @@ PREFIX = "rlx:"
 CALL_PREFIX = "rlx-call:"
 
 Sizes = tuple[tuple[str, Any], ...]
+
+_numbers = itertools.count()
+_by_number: weakref.WeakValueDictionary[str, Op] = weakref.WeakValueDictionary()
 
 
 def call(
@@ -67,7 +72,7 @@ def recognise(
     """
     if not name.startswith(PREFIX):
         return None
-    found = _parse(name[len(PREFIX) :], [v.type for v in operands], ctx.out_types)
+    found = _named(name[len(PREFIX) :], [v.type for v in operands], ctx.out_types)
     if found is None:
         return None
     body = ctx.graph(closed, "body")
@@ -88,7 +93,9 @@ def plain_name(name: str) -> str:
     """The name of a function for people: of a composite, the op's."""
     if is_call(name):
         return name.removeprefix(CALL_PREFIX)
-    return name.removeprefix(PREFIX).partition("{")[0] if name.startswith(PREFIX) else name
+    if not name.startswith(PREFIX):
+        return name
+    return name.removeprefix(PREFIX).partition("{")[0].rpartition(":")[2]
 
 
 def call_name(name: str, body: Graph) -> str:
@@ -144,8 +151,10 @@ def _function(op: Op, types: tuple[TensorType, ...], sizes: Sizes) -> Callable[.
 def _name(op: Op, types: Sequence[TensorType], sizes: Mapping[str, Any]) -> str:
     """``rlx:`` and the op's text; attributes in JAX's symbols."""
     values = op.attributes().values()
-    if inner_graphs(op) or any(isinstance(v, Opaque) for v in values):
+    if any(isinstance(v, Opaque) for v in values):
         return op.op_name
+    if inner_graphs(op):
+        return op.op_name if sizes else _numbered(op)
     if sizes:
         binding = {n: dims.parse(str(s)) for n, s in sizes.items()}
         op = op.replace(**{n: _substitute(v, binding) for n, v in op.attributes().items()})
@@ -161,6 +170,13 @@ def _name(op: Op, types: Sequence[TensorType], sizes: Mapping[str, Any]) -> str:
     )
 
 
+def _numbered(op: Op) -> str:
+    """The name of an op whose text is too long for one: a number of this process."""
+    number = str(next(_numbers))
+    _by_number[number] = op
+    return f"{PREFIX}#{number}:{op.op_name}"
+
+
 def _substitute(value: Any, binding: Mapping[str, Any]) -> Any:
     if isinstance(value, DimExpr):
         known = {n: d for n, d in binding.items() if n in dims.symbols(value)}
@@ -168,6 +184,19 @@ def _substitute(value: Any, binding: Mapping[str, Any]) -> Any:
     if isinstance(value, tuple):
         return tuple(_substitute(item, binding) for item in value)
     return value
+
+
+def _named(text: str, in_types: Sequence[TensorType], out_types: Sequence[TensorType]) -> Op | None:
+    if not text.startswith("#"):
+        return _parse(text, in_types, out_types)
+    op = _by_number.get(text[1:].partition(":")[0])
+    if op is None:
+        return None
+    try:
+        made = op.infer_types(in_types)
+    except RlxError:
+        return None  # a batch or a derivative of the function
+    return op if made == tuple(out_types) else None
 
 
 def _parse(text: str, in_types: Sequence[TensorType], out_types: Sequence[TensorType]) -> Op | None:

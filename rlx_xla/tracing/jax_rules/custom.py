@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlx.ir.derivatives import rule_graphs
 from rlx.ops.custom import Custom, CustomFn, registered_custom
+from rlx.types import TensorType
 from rlx_xla.lowering.host import host_function
 from rlx_xla.tracing import own_rules
 from rlx_xla.tracing.evaluation import JaxContext
@@ -32,17 +34,25 @@ def custom_fn(ctx: JaxContext, op: CustomFn, *operands: Any) -> Any:
     return ctx.evaluator.kept(("custom_fn", op), op.fwd, make)(*operands)
 
 
-@to_jax_rule(Custom)
+def _by_name(op: Custom, types: Sequence[TensorType]) -> bool:
+    """Whether its name alone tells tracing what a function stands for: the body is compared."""
+    del types
+    meaning = registered_custom(op.name)
+    return meaning.decompose is not None and meaning.vjp is None and meaning.jvp is None
+
+
+@to_jax_rule(Custom, named=_by_name)
 def custom(ctx: JaxContext, op: Custom, *operands: Any) -> Any:
     meaning = registered_custom(op.name)
     if meaning.decompose is None:
         body = host_function(op, [ctx.shape(t.shape) for t in ctx.out_types], ctx.out_types)
     else:
         body = ctx.function(op.graph(ctx.in_types))
+    if _by_name(op, ctx.in_types):
+        return body(*operands)
     if meaning.vjp is None and meaning.jvp is None:
         # A host function has no derivative that could go by its name.
-        made = own_rules.marked(op, op.name, body) if meaning.decompose is None else body
-        return made(*operands)
+        return own_rules.marked(op, op.name, body)(*operands)
     graphs = rule_graphs(op, ctx.in_types, meaning.vjp, meaning.jvp)
     vjp, jvp = (None if graph is None else ctx.function(graph) for graph in graphs)
     return own_rules.with_rules(
