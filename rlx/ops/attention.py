@@ -6,6 +6,7 @@ import enum
 import math
 from typing import TYPE_CHECKING, final
 
+from rlx import dims
 from rlx.dtypes import DType
 from rlx.errors import DTypeError
 from rlx.ir.op import Op, define_op
@@ -223,7 +224,7 @@ class Attention(Op):
         from rlx.ops.compare import Select
         from rlx.ops.normalization import Softmax
 
-        if self.masked_rows == "nan" or self.mask_kind is MaskKind.NONE:
+        if self.masked_rows == "nan" or self._every_query_sees_a_key(scores.shape):
             return Softmax(axis=4)(scores)
         if self.masked_rows == "uniform":
             floor = broadcast_to(constant(FILL, scores.dtype), scores.shape)
@@ -236,6 +237,16 @@ class Attention(Op):
         total = weights.sum(4, keepdims=True)
         ones = broadcast_to(constant(1.0, scores.dtype), total.shape)
         return weights / Select()(total.eq(0.0), ones, total)
+
+    def _every_query_sees_a_key(self, scores: Shape) -> bool:
+        """Whether the kind of mask alone leaves every query a key, its own at least."""
+        if self.mask_kind is MaskKind.NONE:
+            return True
+        if self.mask_kind not in (MaskKind.CAUSAL, MaskKind.SLIDING_WINDOW):
+            return False
+        length, keys = scores[2 if self.layout == "bshd" else 3], scores[4]
+        least = dims.bounds(keys - length)[0]
+        return least is not None and least >= 0
 
     def _check_attributes(self) -> None:
         windowed = self.mask_kind is MaskKind.SLIDING_WINDOW

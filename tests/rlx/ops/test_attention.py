@@ -149,3 +149,31 @@ def test_grouped_heads_are_not_repeated() -> None:
     out = Attention(num_heads=32, head_dim=64).decompose(leaves[0], leaves[1], leaves[1])
     sizes = [math.prod(t.shape) for n in Graph(leaves, (), (out,)).nodes() for t in n.types]  # type: ignore[arg-type]
     assert max(sizes) == 4096 * 4 * 64
+
+
+@pytest.mark.parametrize(
+    ("kind", "q", "k", "plain"),
+    [
+        ("causal", "f32[1, 4, 2, 8]", "f32[1, 4, 2, 8]", True),
+        ("causal", "f32[1, s, 2, 8]", "f32[1, s + 3, 2, 8]", True),
+        ("sliding_window", "f32[1, 1, 2, 8]", "f32[1, 9, 2, 8]", True),
+        ("causal", "f32[1, 4, 2, 8]", "f32[1, 3, 2, 8]", False),
+        ("causal", "f32[1, s, 2, 8]", "f32[1, t, 2, 8]", False),
+    ],
+)
+def test_a_plain_softmax_where_every_query_sees_a_key(
+    kind: str, q: str, k: str, plain: bool
+) -> None:
+    from rlx.ir.graph import Graph
+    from rlx.ops.io import Input
+    from rlx.types import as_type
+
+    leaves = [
+        Input(name=n, dtype=t.dtype, shape=t.shape)()
+        for n, t in (("q", as_type(q)), ("k", as_type(k)))
+    ]
+    window = 2 if kind == "sliding_window" else None
+    op = Attention(num_heads=2, head_dim=8, mask_kind=MaskKind(kind), window=window)
+    out = op.decompose(leaves[0], leaves[1], leaves[1])
+    names = [n.op.op_name for n in Graph(leaves, (), (out,)).nodes()]
+    assert ("softmax" in names) == plain

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 from rlx.ops.position import AxialRope2d, Rope, RopeStyle
 
 Array = np.ndarray[Any, Any]
@@ -53,6 +54,21 @@ def test_wider_tables_give_their_first_columns(rng: np.random.Generator) -> None
     found = op.evaluate(x, np.cos(angles), np.sin(angles))
     np.testing.assert_allclose(found, rope(x, angles, 4, "neox"), rtol=1e-12, atol=1e-13)
     np.testing.assert_array_equal(found[..., 4:], x[..., 4:])
+
+
+def test_a_bounded_sequence_reads_the_start_of_a_longer_table(rng: np.random.Generator) -> None:
+    length = rlx.dims.symbol("s", upper=9)
+    b = rlx.GraphBuilder()
+    x = b.input("x", rlx.TensorType(rlx.DType.F64, (1, length, 2, 8)))
+    tables = [b.param(n, "f64[9, 4]") for n in ("cos", "sin")]
+    graph = b.build(Rope(head_dim=8, n_rot=8)(x, *tables))
+    angles = rng.uniform(0, 6, (9, 4))
+    params = {"cos": np.cos(angles), "sin": np.sin(angles)}
+    for size in (1, 5, 9):
+        feed = {"x": rng.uniform(-1, 1, (1, size, 2, 8))}
+        found = rlx.interpret(graph, feed, params)[0]
+        wanted = rope(feed["x"], angles[:size], 8, "neox")
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)
 
 
 def test_half_precision_turns_in_f32(rng: np.random.Generator) -> None:
