@@ -16,7 +16,8 @@ from rlx.host_values import cast_array, python_array
 from rlx.ir.graph import Node
 from rlx.ir.interpret import run
 from rlx.ir.op import Op
-from rlx.ir.plan import Implementation, Lir, Refusals
+from rlx.ir.plan import Implementation, Lir, Refusal, Refusals
+from rlx.ops.external import External
 from rlx.options.compile import CompileOptions
 from rlx.signature import Signature
 from rlx.types import TensorType
@@ -39,7 +40,11 @@ class NumpyBackend(AbstractBackend):
         return True
 
     def choose(self, node: Node, options: CompileOptions) -> Implementation | Refusals:
-        return Implementation("rule", node.op.op_name, node.op.evaluate)
+        op = node.op
+        if isinstance(op, External) and (op.live is None or op.live.evaluate is None):
+            reason = f"the opaque node {op.name!r} has no NumPy meaning: only its text is left"
+            return Refusals((Refusal("interpret", reason),))
+        return Implementation("rule", op.op_name, op.evaluate)
 
     def compile(
         self, lir: Lir, signature: Signature, options: CompileOptions

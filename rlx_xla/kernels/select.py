@@ -18,7 +18,7 @@ from rlx.ir.plan import Implementation, Refusal, Refusals
 from rlx.options.dispatch import KernelDispatch, KernelPolicy
 from rlx.types import TensorType
 from rlx_xla.kernels.base import AbstractKernel, Refused
-from rlx_xla.lowering.registry import rule_for
+from rlx_xla.lowering.registry import rule_for, rule_refusal
 
 _KERNELS: dict[str, AbstractKernel] = {}
 _BY_OP: dict[type[Op], list[AbstractKernel]] = {}
@@ -115,8 +115,8 @@ def choose(node: Node, platform: str, dispatch: KernelDispatch) -> Implementatio
     refused: list[Refusal] = []
     policy = dispatch.policy_for(op.op_name)
     kernels = _BY_OP.get(type(op), ())
+    types = [v.type for v in node.inputs]
     if kernels:
-        types = [v.type for v in node.inputs]
         for kernel in sorted(kernels, key=lambda k: _rank(k, platform, dispatch)):
             forced = kernel.name in dispatch.forced
             if policy is KernelPolicy.FORCE_COMMON and not forced and platform in kernel.platforms:
@@ -135,7 +135,10 @@ def choose(node: Node, platform: str, dispatch: KernelDispatch) -> Implementatio
         return Refusals((Refusal("kernel_dispatch", reason),), demanded=True)
     rule = rule_for(type(op), platform)
     if rule is not None:
-        return Implementation("rule", op.op_name, rule, tuple(refused))
+        reason = rule_refusal(op, types, platform)
+        if reason is None:
+            return Implementation("rule", op.op_name, rule, tuple(refused))
+        refused.append(Refusal("rule", reason))
     if op.has_decompose:
         return Implementation("decomposition", op.op_name, None, tuple(refused))
     return Refusals(tuple(refused))

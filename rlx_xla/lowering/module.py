@@ -18,7 +18,7 @@ from rlx.types import TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import func, ir
 from rlx_xla.lowering.context import LoweringContext, location_of
-from rlx_xla.lowering.registry import LEAVES, PLATFORMS, is_platform, rule_for
+from rlx_xla.lowering.registry import LEAVES, PLATFORMS, is_platform, rule_for, rule_refusal
 
 Emit = Callable[..., Any]
 
@@ -146,12 +146,18 @@ class ModuleLowering:
         """Emit one node by its kernel or rule.
 
         Raises:
-            LoweringError: there is neither.
+            LoweringError: there is neither, or the rule refuses the node.
         """
-        rule = self.emitters.get(node) or rule_for(type(node.op), self.platform)
+        ctx = LoweringContext(self, node)
+        rule = self.emitters.get(node)
         if rule is None:
-            raise missing_rule(node, self.platform)
-        made = rule(LoweringContext(self, node), node.op, *operands)
+            rule = rule_for(type(node.op), self.platform)
+            if rule is None:
+                raise missing_rule(node, self.platform)
+            reason = rule_refusal(node.op, ctx.input_types, self.platform)
+            if reason is not None:
+                raise ctx.refuse(reason)
+        made = rule(ctx, node.op, *operands)
         return [made] if isinstance(made, ir.Value) else list(made)
 
 

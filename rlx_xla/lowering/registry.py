@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from rlx.errors import RegistryError
 from rlx.ir.op import Op, all_ops
+from rlx.types import TensorType
 from rlx_xla.rule_table import Rule, RuleTable
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -23,15 +25,22 @@ def is_platform(name: str) -> bool:
     return name in PLATFORMS or name in _PLUGINS
 
 
+Limit: TypeAlias = "Callable[[Any, Sequence[TensorType], str], str | None]"
+
 _RULES: RuleTable[tuple[type[Op], str | None]] = RuleTable("lowers", "rlx_xla.lowering.rules")
+_LIMITS: dict[tuple[type[Op], str | None], Limit] = {}
 
 
-def lowers(*ops: type[Op], platform: str | None = None) -> Callable[[Rule], Rule]:
+def lowers(
+    *ops: type[Op], platform: str | None = None, refuses: Limit | None = None
+) -> Callable[[Rule], Rule]:
     """Register a lowering rule ``(ctx, op, *operands) -> MLIR value(s)``.
 
     Args:
         ops: the op classes that the rule lowers; their operands must be named alike.
         platform: ``cpu``, ``cuda``, ``rocm``, ``tpu``, or None for all; the specific one wins.
+        refuses: ``(op, input types, platform)`` → why the rule cannot lower such a node, or None;
+            a claim is on nodes, and a limit on attributes or types is part of it.
 
     Raises:
         RegistryError: a rule exists for this op and platform (both are named), the operand names
@@ -47,6 +56,8 @@ def lowers(*ops: type[Op], platform: str | None = None) -> Callable[[Rule], Rule
             _check(rule, op)
             where = platform or "every platform"
             _RULES.claim((op, platform), rule, f"op {op.op_name!r} on {where}")
+            if refuses is not None:
+                _LIMITS[op, platform] = refuses
         return rule
 
     return register
@@ -55,6 +66,13 @@ def lowers(*ops: type[Op], platform: str | None = None) -> Callable[[Rule], Rule
 def rule_for(op: type[Op], platform: str) -> Rule | None:
     """Return the rule of an op on a platform: the specific one, else the general one, else None."""
     return _RULES.find((op, platform)) or _RULES.get((op, None))
+
+
+def rule_refusal(op: Op, types: Sequence[TensorType], platform: str) -> str | None:
+    """Why the rule of an op does not lower this node; None where it does, or there is no rule."""
+    key = type(op), (platform if _RULES.find((type(op), platform)) else None)
+    limit = _LIMITS.get(key)
+    return None if limit is None else limit(op, types, platform)
 
 
 LEAVES = frozenset({"input", "param"})

@@ -550,3 +550,48 @@ def test_traced_functions_are_asked_about_as_graphs_are() -> None:
             f"{name}: a Graph, a Module or a traced function is required; got int. Trace a JAX "
             "function with rlx_xla.trace(fn, ...)."
         )
+
+
+def _saved_for(*platforms: str) -> Graph:
+    """A graph with an opaque node of which text is left, for some platforms."""
+    type_ = TensorType(rlx.DType.F32, (3,))
+    text = (
+        "module { func.func public @main(%x: tensor<3xf32>) -> tensor<3xf32> {\n"
+        "  %y = stablehlo.add %x, %x : tensor<3xf32>\n  return %y : tensor<3xf32>\n} }"
+    )
+    b = rlx.GraphBuilder("saved")
+    made = rlx.ops.External(
+        name="double",
+        dtypes=(type_.dtype,),
+        shapes=(type_.shape,),
+        stablehlo=tuple((p, text) for p in platforms),
+    )(b.input("x", type_))
+    return b.build(made)
+
+
+def test_a_rule_refuses_nodes_that_it_cannot_lower() -> None:
+    graph = _saved_for("tpu", "cuda")
+    assert devices.first_unsupported_op("cpu", graph) is graph.nodes()[-1]
+    assert not devices.supports("cpu", graph.nodes()[-1])
+    assert devices.supports("cpu", "external")
+    with pytest.raises(LoweringError) as caught:
+        rlx.Session("cpu").compile(graph)
+    assert (
+        "\n    rule: the opaque node 'double' is required to hold StableHLO for 'cpu'; it holds "
+        "['tpu', 'cuda']. Trace the function again." in str(caught.value)
+    )
+    with pytest.raises(LoweringError, match="is required to hold StableHLO for 'rocm'"):
+        rlx_xla.stablehlo(graph, platform="rocm")
+    assert "stablehlo.add" in rlx_xla.stablehlo(graph, platform="tpu")
+    x = np.random.default_rng().normal(size=3).astype(np.float32)
+    compiled = rlx.Session("cpu").compile(_saved_for("cpu"))
+    np.testing.assert_array_equal(compiled.run({"x": x})[0], x + x)
+
+
+def test_the_interpreter_refuses_what_has_no_meaning_in_numpy() -> None:
+    with pytest.raises(LoweringError) as caught:
+        rlx.Session("interpret").compile(_saved_for("cpu"))
+    assert (
+        "\n    interpret: the opaque node 'double' has no NumPy meaning: only its text is left\n"
+        in str(caught.value)
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlx.dtypes import DType
 from rlx.ops.dot import DotAlgorithm, DotGeneral, DotPrecision, RaggedDot
+from rlx.types import TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import chlo, ir, stablehlo
 from rlx_xla.lowering.context import LoweringContext
@@ -68,19 +69,23 @@ def _float_precision(op: DotGeneral, left: DType, right: DType) -> Sequence[DotP
     return (DotPrecision.DEFAULT,) * 2 if left.is_integer and right.is_integer else op.precision
 
 
-@lowers(DotGeneral)
+def _unknown_algorithm(op: DotGeneral, types: Sequence[TensorType], platform: str) -> str | None:
+    if platform != "cpu" or op.algorithm is None or op.algorithm in _CPU_ALGORITHMS:
+        return None
+    return (
+        f"the CPU is required to have the algorithm; it has "
+        f"{', '.join(a.value for a in _CPU_ALGORITHMS)}, not {op.algorithm.value}. Choose one of "
+        "these, or leave it out."
+    )
+
+
+@lowers(DotGeneral, refuses=_unknown_algorithm)
 def dot_general(ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     left, right = (t.dtype for t in ctx.input_types)
     result = ctx.output_types[0]
     wide = result.dtype
     named: dict[str, Any] = {}
     if op.algorithm is not None:
-        if ctx.platform == "cpu" and op.algorithm not in _CPU_ALGORITHMS:
-            raise ctx.refuse(
-                f"the CPU is required to have the algorithm; it has "
-                f"{', '.join(a.value for a in _CPU_ALGORITHMS)}, not {op.algorithm.value}. "
-                "Choose one of these, or leave it out."
-            )
         wide = op.algorithm.accumulation(left, right, wide)
         left, right = op.algorithm.storage(left), op.algorithm.storage(right)
         lhs, rhs = convert(ctx, lhs, left), convert(ctx, rhs, right)

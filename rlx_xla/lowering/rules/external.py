@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from rlx.dtypes import DType
 from rlx.ir.attributes import Opaque
 from rlx.ops.external import External
+from rlx.types import TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import ir
 from rlx_xla.lowering import foreign, jax_function
@@ -15,13 +17,25 @@ from rlx_xla.lowering.registry import lowers
 from rlx_xla.tracing.external import LiveEquation
 
 
-@lowers(External)
+def _without_text(op: External, types: Sequence[TensorType], platform: str) -> str | None:
+    del types
+    held = [name for name, _ in op.stablehlo]
+    if op.live is not None or platform in held:
+        return None
+    return (
+        f"the opaque node {op.name!r} is required to hold StableHLO for {platform!r}; it holds "
+        f"{held or 'none'}. Trace the function again."
+    )
+
+
+@lowers(External, refuses=_without_text)
 def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir.Value]:
     """Call the foreign module's main, which takes tokens first; others pass through."""
     if op.live is not None:
         source = mlir.parse_module(_lower_live(ctx, op), ctx.module.context)
     else:
-        source = foreign.parse(_saved_text(ctx, op), f"opaque node {op.name!r}", ctx.module.context)
+        text = dict(op.stablehlo)[ctx.platform]
+        source = foreign.parse(text, f"opaque node {op.name!r}", ctx.module.context)
         _check_types(ctx, op, source)
     shift_callbacks(source, ctx.module.callback_base)
     ctx.module.callback_base = len(ctx.module.host_callbacks)
@@ -31,16 +45,6 @@ def external(ctx: LoweringContext, op: External, *operands: ir.Value) -> list[ir
     taken = sum("token" in str(t) for t in main.type.inputs)
     results = jax_function.merged(ctx, source, f"external_{op.name}", [*tokens[:taken], *values])
     return [*results[taken:], *results[:taken], *tokens[taken:]]
-
-
-def _saved_text(ctx: LoweringContext, op: External) -> str:
-    text = dict(op.stablehlo).get(ctx.platform)
-    if text is None:
-        raise ctx.refuse(
-            f"the opaque node {op.name!r} is required to hold StableHLO for {ctx.platform!r}; it "
-            f"holds {[p for p, _ in op.stablehlo] or 'none'}. Trace the function again."
-        )
-    return text
 
 
 def _check_types(ctx: LoweringContext, op: External, source: ir.Module) -> None:

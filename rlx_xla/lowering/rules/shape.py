@@ -16,6 +16,7 @@ from rlx.ops.shape import (
     Slice,
     Transpose,
 )
+from rlx.types import TensorType
 from rlx_xla._jax_compat.mlir import ir, stablehlo
 from rlx_xla.lowering.context import LoweringContext, i64, i64_array
 from rlx_xla.lowering.registry import lowers
@@ -52,7 +53,14 @@ def slice(ctx: LoweringContext, op: Slice, x: ir.Value) -> ir.Value:
     return stablehlo.slice(x, starts, limits, i64_array(op.strides))
 
 
-@lowers(Concatenate)
+def _narrow_floats(op: Concatenate, types: Sequence[TensorType], platform: str) -> str | None:
+    dtype = types[0].dtype
+    if platform != "cpu" or dtype not in _ABORTS or dtype.is_integer:
+        return None
+    return f"XLA's CPU has no {dtype}. Convert the inputs to bf16 before."
+
+
+@lowers(Concatenate, refuses=_narrow_floats)
 def concatenate(ctx: LoweringContext, op: Concatenate, *xs: ir.Value) -> ir.Value:
     if ctx.platform == "cpu" and ctx.output_types[0].dtype in _ABORTS:
         return _concatenate_bytes(ctx, op, xs)
@@ -61,8 +69,6 @@ def concatenate(ctx: LoweringContext, op: Concatenate, *xs: ir.Value) -> ir.Valu
 
 def _concatenate_bytes(ctx: LoweringContext, op: Concatenate, xs: Sequence[ir.Value]) -> ir.Value:
     dtype = ctx.output_types[0].dtype
-    if not dtype.is_integer:
-        raise ctx.refuse(f"XLA's CPU has no {dtype}. Convert the inputs to bf16 before.")
     byte = DType.I8 if dtype.is_signed else DType.U8
     wide = [
         stablehlo.convert(ctx.mlir_type(t.with_dtype(byte)), x)
