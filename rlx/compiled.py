@@ -10,11 +10,12 @@ from typing import Any, cast, final
 import numpy as np
 
 from rlx import dims
+from rlx.call_checks import check_names, output_indices, require_mapping, shape_of
 from rlx.capabilities import Capabilities
 from rlx.compiler import Compiler
 from rlx.deferred import Specialization, SpecializationCache, Specializations
 from rlx.dtypes import DType, as_dtype
-from rlx.errors import DimError, RunError, did_you_mean
+from rlx.errors import DimError, RunError
 from rlx.hidden import SEED
 from rlx.ir.graph import Graph, Value
 from rlx.kept import KeptInputs, check_feeds
@@ -114,7 +115,7 @@ class CompiledGraph:
                 ``CompileOptions.param_bindings`` fixed; all problems at once, and then nothing is
                 changed.
         """
-        _require_mapping("set_params", "param name → array", values)
+        require_mapping("set_params", "param name → array", values)
         self._params.set(values)
 
     def set_param_typed(self, name: str, data: bytes, dtype: DType | str) -> None:
@@ -140,6 +141,23 @@ class CompiledGraph:
             RunError: the param is unknown, fixed or not set, or the range is not inside it.
         """
         self._params.set_range(name, offset, data)
+
+    def share_params_from(self, other: CompiledGraph) -> None:
+        """Bind the params that another graph has bound under the same names.
+
+        On one device the arrays themselves are shared: nothing is copied.
+
+        Raises:
+            RunError: as ``set_params``; none of the names is a param of this graph.
+        """
+        mine = {v.name for v in self.graph.params}
+        shared = {name: value for name, value in other.params().items() if name in mine}
+        if not shared:
+            raise RunError(
+                f"share_params_from: params in common are required ({listing(self.graph.params)}); "
+                f"{other.graph.name!r} has bound {', '.join(map(repr, other.params())) or 'none'}."
+            )
+        self._params.set(shared)
 
     def finalize_params(self) -> None:
         """Check that every param is bound, and compute what depends on them alone.
@@ -307,13 +325,16 @@ class CompiledGraph:
         self._kept.set(name, value)
         self._choose_call()
 
-    def kept(self, name: str) -> np.ndarray[Any, Any]:
-        """A copy of the value that a kept input has now.
+    def kept(self, name: str, *, row: int | None = None) -> np.ndarray[Any, Any]:
+        """A copy of the value that a kept input has now, or of one row (along axis 0) of it.
 
         Raises:
-            RunError: no such kept input, or it has no value.
+            RunError: no such kept input, it has no value, or no such row.
         """
-        return np.array(self._backend.from_device(self._kept.get(name)), copy=True)
+        value = self._kept.get(name)
+        if row is not None:
+            return np.array(RunHandle(self._backend, [value], [0]).row(0, row), copy=True)
+        return np.array(self._backend.from_device(value), copy=True)
 
     def reset_kept(self, name: str | None = None) -> None:
         """Forget the value of one kept input, or of all: they are as they were declared.
@@ -510,7 +531,7 @@ class CompiledGraph:
     ) -> tuple[list[Any], Sequence[int]]:
         given: Mapping[str, Any] = {} if inputs is None else inputs
         self._check_names(where, given)
-        wanted = self._output_indices(outputs)
+        wanted = output_indices(len(self.graph.outputs), outputs)
         for name in self._kept.feeds:
             if name in given:
                 self.set_kept(name, given[name])
@@ -520,8 +541,9 @@ class CompiledGraph:
     def _program(self, arrays: Sequence[Any]) -> Specialization:
         if self._static is not None:
             return self._static
-        shapes = {v.name: _shape(v, x) for v, x in zip(self._fed, arrays, strict=True)}
-        shapes.update(self._kept.shapes())
+        shapes = {v.name: shape_of(v, x) for v, x in zip(self._fed, arrays, strict=True)}
+        if self._kept.feeds:
+            shapes.update(self._kept.shapes())
         declared = [(v.name, v.type.shape) for v in self.graph.inputs]
         known = {v.name: v.type.shape for v in self.graph.params if v.type.symbols}
         values = self._params.values
@@ -530,40 +552,12 @@ class CompiledGraph:
         return self._cache.get(dict(dims.infer_bindings(declared, shapes).items()))
 
     def _check_names(self, where: str, inputs: Mapping[str, Any]) -> None:
-        _require_mapping(where, "input name → array", inputs)
+        require_mapping(where, "input name → array", inputs)
         plain = len(inputs) == len(self._fed_names) and self._fed_names.issuperset(inputs)
         if plain and not self._kept.feeds:
             return
-        names = {v.name: v.type for v in self.graph.inputs}
-        unknown = [name for name in inputs if name not in names]
         optional = set(self._kept.feeds).difference(self._kept.missing())
-        missing = [name for name in names if name not in inputs and name not in optional]
-        listed = listing(self.graph.inputs) if unknown or missing else ""
-        if unknown:
-            hint = did_you_mean(unknown[0], names)
-            if any(v.name == unknown[0] for v in self.graph.params):
-                hint = " It is a param: use set_param."
-            raise RunError(f"{where}: unknown input {unknown[0]!r}; inputs are {listed}.{hint}")
-        if missing:
-            raise RunError(
-                f"{where}: every input is required; missing {', '.join(map(repr, missing))}. "
-                f"Inputs are {listed}."
-            )
-
-    def _output_indices(self, outputs: Sequence[int] | None) -> Sequence[int]:
-        count = len(self.graph.outputs)
-        if outputs is None:
-            return range(count)
-        if not isinstance(cast("object", outputs), Sequence | np.ndarray):
-            raise RunError(f"run: outputs is a list of numbers, or None; got {outputs!r}.")
-        wrong: list[object] = []
-        for index in cast("Sequence[object]", outputs):
-            whole = int(cast("int", index)) if isinstance(index, int | np.integer) else count
-            if not -count <= whole < count:
-                wrong.append(cast("object", index))
-        if wrong:
-            raise RunError(f"run: outputs are numbered 0 to {count - 1}; got {wrong[0]!r}.")
-        return outputs
+        check_names(where, self.graph, inputs, optional)
 
     def _latest(self, what: str) -> Specialization:
         latest = self._cache.latest()
@@ -580,18 +574,3 @@ def _bind(program: Specialization, values: Mapping[str, Any]) -> None:
     taken = {name: value for name, value in values.items() if name in program.params}
     if taken:
         program.executable.bind(taken)
-
-
-def _require_mapping(where: str, what: str, given: object) -> None:
-    if not isinstance(given, Mapping):
-        raise RunError(f"{where}: a mapping ({what}) is required; got {type(given).__name__}.")
-
-
-def _shape(leaf: Value, value: Any) -> tuple[int, ...]:
-    try:
-        return tuple(np.shape(value))
-    except ValueError as error:
-        raise RunError(
-            f"call: argument {leaf.name!r} is required to be {leaf.type}; "
-            "got lists of different lengths. Pass an array."
-        ) from error

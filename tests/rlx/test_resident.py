@@ -35,6 +35,9 @@ def test_the_output_feeds_the_input(session: rlx.Session) -> None:
     found = [float(compiled(_ones(2))[0]) for _ in range(3)]
     assert found == [2.0, 6.0, 10.0]
     assert compiled.kept("s").tolist() == [3.0, 4.0]
+    assert compiled.kept("s", row=-1) == 4.0
+    with pytest.raises(RunError, match="output 0 has rows 0 to 1; got 2"):
+        compiled.kept("s", row=2)
     assert compiled.run({"x": _ones(2)}, outputs=[0])[0] == 14.0
     assert compiled.specializations()[-1].reason == "keep 's' from output 1"
     assert compiled.capabilities().kept == ("s",)

@@ -224,3 +224,18 @@ def test_bound_params_are_checked(session: rlx.Session) -> None:
     ):
         with pytest.raises(CompileError, match=text):
             session.compile(_scale(), options=rlx.CompileOptions(param_bindings=bad))
+
+
+def test_params_are_shared_by_name(session: rlx.Session, rng: np.random.Generator) -> None:
+    first = session.compile(_scale())
+    b = rlx.GraphBuilder("other")
+    second = session.compile(b.build(b.param("w", "f32[3]") + b.param("v", "f32[3]")))
+    with pytest.raises(RunError, match=r"'w': f32\[3\], 'v': f32\[3\]\); 'scale' has bound none"):
+        second.share_params_from(first)
+    w, v = _draw(rng, 3), _draw(rng, 3)
+    first.set_param("w", w)
+    second.set_param("v", v)
+    second.share_params_from(first)
+    np.testing.assert_allclose(second.run({})[0], w + v, rtol=1e-6)
+    first.set_param("w", w * 2)
+    np.testing.assert_allclose(second.run({})[0], w + v, rtol=1e-6)
