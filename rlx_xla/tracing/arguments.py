@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -65,7 +66,7 @@ def resolve(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     names: Sequence[str],
-    params: int | Sequence[int] | type | Callable[[str], bool],
+    params: int | Sequence[int] | type | Callable[..., bool],
 ) -> Arguments:
     """Resolve specs such as ``"f32[b, 128]"``, and sort the leaves into inputs and params.
 
@@ -73,8 +74,8 @@ def resolve(
         args: dynamic positional arguments.
         kwargs: dynamic keyword arguments.
         names: a name for each positional argument.
-        params: positions (among ``args``), a class whose instances hold params, or a predicate on
-            leaf paths.
+        params: positions (among ``args``), a class whose instances hold params, a predicate on
+            leaf paths, or a filter of a path and what lies there.
 
     Raises:
         TraceError: a leaf is neither array, scalar nor spec; a position is out of range.
@@ -83,8 +84,8 @@ def resolve(
     made_args = tuple(_abstract_tree(a, scope) for a in args)
     made_kwargs = {k: _abstract_tree(v, scope) for k, v in kwargs.items()}
     positions = _positions(params, len(args))
-    by_predicate: Callable[[str], bool] | None = None
-    if callable(params) and not isinstance(params, type):
+    by_predicate: Any = None
+    if callable(params) and not isinstance(params, type) and not _takes_path_and_value(params):
         by_predicate = params
     flat, tree = jax.tree_util.tree_flatten_with_path((made_args, made_kwargs))
     held = _held((made_args, made_kwargs), params)
@@ -130,11 +131,51 @@ def _is_box(path: tuple[Any, ...]) -> bool:
 
 
 def _held(trees: Any, params: Any) -> list[bool]:
-    """For each leaf whether it belongs to an instance of the class ``params``."""
-    if not isinstance(params, type):
-        return [False] * len(jax.tree_util.tree_leaves(trees))
-    tops = jax.tree_util.tree_leaves(trees, is_leaf=lambda node: isinstance(node, params))
-    return [isinstance(top, params) for top in tops for _ in jax.tree_util.tree_leaves(top)]
+    """For each leaf whether it belongs to an instance of the class, or passes the filter."""
+    count = jax.tree_util.tree_leaves
+    if isinstance(params, type):
+        tops = count(trees, is_leaf=lambda node: isinstance(node, params))
+        return [isinstance(top, params) for top in tops for _ in count(top)]
+    if not callable(params) or not _takes_path_and_value(params):
+        return [False] * len(count(trees))
+    boxes = _nnx_boxes()
+    tops = jax.tree_util.tree_flatten_with_path(
+        trees, is_leaf=lambda node: isinstance(node, boxes)
+    )[0]
+    # A filter of variables is not asked about the arrays beside them.
+    only = boxes if any(isinstance(top, boxes) for _, top in tops) else (object,)
+    # The first two steps are args or kwargs, and which of them.
+    return [
+        isinstance(top, only) and bool(params(tuple(_raw_key(entry) for entry in path[2:]), top))
+        for path, top in tops
+        for _ in count(top)
+    ]
+
+
+def _takes_path_and_value(params: Callable[..., Any]) -> bool:
+    """Whether this is a filter as flax's nnx has them, and not a predicate on a name."""
+    try:
+        parameters = inspect.signature(params).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in places and p.default is inspect.Parameter.empty]
+    return len(needed) == 2
+
+
+def _nnx_boxes() -> tuple[type, ...]:
+    """The classes that nnx keeps each array in; none where it is not imported."""
+    names = vars(sys.modules["flax.nnx"]) if "flax.nnx" in sys.modules else {}
+    found = [names.get(name) for name in ("Variable", "VariableState")]
+    return tuple(kind for kind in found if isinstance(kind, type))
+
+
+def _raw_key(entry: Any) -> Any:
+    """A step of a path as it stands in the structure: a number stays one."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return entry
 
 
 def argument_names(fn: Callable[..., Any], count: int) -> list[str]:

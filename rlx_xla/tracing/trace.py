@@ -36,7 +36,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 def trace(
     fn: Callable[..., Any],
     *args: Any,
-    params: int | Sequence[int] | type | Callable[[str], bool] = (),
+    params: int | Sequence[int] | type | Callable[..., bool] = (),
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
@@ -49,8 +49,9 @@ def trace(
         args: positional arguments: pytrees of arrays, numbers, ``jax.ShapeDtypeStruct`` or specs
             such as ``"f32[b, 128]"`` (equal names mean equal sizes).
         params: arguments bound once instead of being fed on every call: positions in ``args``, a
-            class whose instances hold them (``nnx.Param``), or a predicate on the leaves' names
-            (``params/encoder/…/kernel``).
+            class whose instances hold them (``nnx.Param``), a predicate on the leaves' names
+            (``params/encoder/…/kernel``), or a filter of a path and a variable as nnx has them
+            (``nnx.All(nnx.Param, nnx.PathContains("kernel"))``).
         static_argnums: positions of arguments that are Python values known when tracing.
         static_argnames: names of such arguments.
         donate_argnums: positions of arguments whose buffers a call may consume.

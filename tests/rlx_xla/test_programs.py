@@ -350,3 +350,32 @@ def test_equinox_loop_with_buffers_and_its_gradient() -> None:
         return x - 0.1 * gradient, loop(x)
 
     follow(step, jnp.arange(1.0, 9.0), [()] * STEPS)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [
+        (nnx.Param, 6),
+        (nnx.OfType(nnx.Param), 6),
+        (nnx.PathContains("kernel"), 2),
+        (nnx.All(nnx.Param, nnx.PathContains("layers")), 4),
+        (nnx.All(nnx.Param, nnx.Not(nnx.PathContains("bias"))), 3),
+        (nnx.Any(nnx.PathContains("kernel"), nnx.BatchStat), 4),
+        (lambda path, variable: path[-1] == "bias" and isinstance(variable, nnx.Param), 3),
+        (nnx.PathContains(0), 2),
+        (nnx.Not(nnx.Param), 4),
+    ],
+)
+def test_params_by_a_filter_of_nnx(rng: np.random.Generator, chosen: Any, count: int) -> None:
+    graphdef, state = nnx.split(NnxNet(nnx.Rngs(0)))
+    x = jnp.asarray(rng.standard_normal((4, 6)), jnp.float32)
+
+    def apply(state: Any, x: Any) -> Any:
+        model = nnx.merge(graphdef, state, copy=True)
+        model.eval()
+        return model(x)
+
+    traced = rlx_xla.trace(apply, state, x, params=chosen)
+    assert len(traced.graph.params) == count, [p.name for p in traced.graph.params]
+    found = rlx.Session("cpu").compile(traced)(state, x)
+    chex.assert_trees_all_close(found, jax.jit(apply)(state, x), rtol=1e-5, atol=1e-5)
