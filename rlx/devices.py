@@ -321,24 +321,27 @@ def measure_graph(
 def measure_cost_model(device: str, *, size: int = 512) -> BackendCostModel:
     """Measure a device: a square product, a pass over a large array, and a call of almost nothing.
 
+    The operands lie on the device, and one number is read back.
+
     Args:
         device: an available device.
-        size: rows and columns of the product.
+        size: rows and columns of the product; the array has 16 times as many elements.
     """
     b = GraphBuilder("product")
-    product = b.build(b.input("x", f"f32[{size}, {size}]") @ b.input("y", f"f32[{size}, {size}]"))
+    square = f"f32[{size}, {size}]"
+    product = b.build((b.param("x", square) @ b.param("y", square)).max(axis=(0, 1)))
     b = GraphBuilder("tiny")
-    tiny = b.build(-b.input("x", "f32[1]"))
-    b = GraphBuilder("copy")
-    elements = 4 * size * size
-    large = b.build(-b.input("x", f"f32[{elements}]"))
+    tiny = b.build(-b.param("x", "f32[1]"))
+    b = GraphBuilder("read")
+    elements = 16 * size * size
+    large = b.build((-b.param("x", f"f32[{elements}]")).max(axis=0))
     call = measure_graph(device, tiny)
     multiply = max(measure_graph(device, product) - call, 1e-9)
-    move = max(measure_graph(device, large) - call, 1e-9)
+    read = max(measure_graph(device, large) - call, 1e-9)
     typical = cost_model_of(device)
     return BackendCostModel(
         matmul_gflops=2 * size**3 / multiply / 1e9,
-        memory_gb_per_s=2 * 4 * elements / move / 1e9,
+        memory_gb_per_s=4 * elements / read / 1e9,
         dispatch_us=call * 1e6,
         node_us=typical.node_us,
     )
