@@ -497,6 +497,8 @@ class CompiledGraph:
 
     def _first_call(self, *args: Any, **kwargs: Any) -> Any:
         """A call that passes every argument, kept inputs too, which get their values from it."""
+        if self.signature.key_inputs or self.signature.key_outputs:
+            raise self._kept.missing_error()  # only the backend's own call unwraps keys
         arrays = self.signature.leaves(args, kwargs)
         if len(arrays) != len(self.graph.inputs):
             raise self._kept.missing_error()

@@ -227,3 +227,23 @@ def test_an_output_that_was_consumed_is_explained() -> None:
     compiled(np.ones(2, np.float32))
     with pytest.raises(RunError, match=r"donated to a later call. Read it before that call"):
         handle.result()
+
+
+def test_a_key_is_kept() -> None:
+    """The state of a generator lives on the device; calls return keys as the function does."""
+
+    def draw(key: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key, now = jax.random.split(key)
+        return key, jax.random.normal(now, (3,)) * scale
+
+    key = jax.random.key(7)
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(draw, key, "f32[]"))
+    compiled.keep("key", from_output=0)
+    with pytest.raises(RunError, match=r"'key': u32\[2\] has none.*use set_kept"):
+        compiled(key, 2.0)
+    compiled.set_kept("key", jax.random.key_data(key))
+    for _ in range(3):
+        key, wanted = jax.jit(draw)(key, 2.0)
+        found_key, found = compiled(2.0)
+        assert (jax.random.key_data(found_key) == jax.random.key_data(key)).all()
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
