@@ -9,10 +9,10 @@ SOURCES := $(wildcard rlx_xla/kernels/cc/*.cc rlx_xla/kernels/cc/*.h) rlx_xla/ke
 JOBS ?= 2
 
 .PHONY: help setup demo test lint format types unit doctest notebooks bench bench-check conformance \
-        harness programs sanitize native clean
+        harness independent programs sanitize native clean
 
 help:
-	@echo "make demo | test | lint | format | types | unit | bench | conformance | harness | programs | sanitize | native | clean"
+	@echo "make demo | test | lint | format | types | unit | bench | conformance | harness | independent | programs | sanitize | native | clean"
 
 # Editable, so that Python edits need no reinstall; a changed C++ source or pyproject.toml does.
 # The package with MiniLM's weights asks for torch, and jax2onnx, whose cases are run, for runtimes
@@ -69,6 +69,10 @@ conformance: $(STAMP)
 # Every case of the suite that the installed jax carries; the counts go into the README's table.
 harness: $(STAMP)
 	$(BIN)/python -m tests.conformance.harness.full --jobs $(JOBS) --write
+
+# What others say: ONNX's node tests, SciPy and, where it is installed, PyTorch; prints how many agree.
+independent: $(STAMP)
+	$(BIN)/python -m pytest -q -s tests/conformance/independent
 
 # Programs of other sciences (the extra `programs`), with the times of tracing them.
 programs: $(STAMP)
