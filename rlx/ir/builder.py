@@ -11,12 +11,15 @@ from rlx.ir import location, operators
 from rlx.ir.builder_layers import AbstractLayerNames
 from rlx.ir.builder_models import AbstractModelNames
 from rlx.ir.builder_names import AbstractShortNames
+from rlx.ir.builder_quantized import AbstractQuantizedNames
 from rlx.ir.graph import Graph, Value
 from rlx.types import TensorType, as_type
 
 
 @final
-class GraphBuilder(AbstractShortNames, AbstractLayerNames, AbstractModelNames):
+class GraphBuilder(
+    AbstractShortNames, AbstractLayerNames, AbstractModelNames, AbstractQuantizedNames
+):
     """Collects the inputs and params of one graph, and has RLX's short names for ops.
 
     Example:

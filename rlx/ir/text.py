@@ -106,6 +106,30 @@ def _stem(name: str) -> str:
     return last if _IDENTIFIER.fullmatch(last) and len(last) <= 40 else ""
 
 
+def value_names(graph: Graph) -> dict[Value, str]:
+    """What a graph's values are called: inputs and params by their names, others as printed."""
+    shown = _node_names(graph)
+    return {
+        value: value.name if node.op.op_name in ("input", "param") else _value(value, shown)
+        for node in graph.nodes()
+        for value in node.results
+    }
+
+
+def _node_names(graph: Graph) -> dict[int, str]:
+    """Names of nodes as printed, by the node's id."""
+    values: dict[int, str] = {}
+    unique = _Names()
+    count = 0
+    for node in graph.nodes():
+        stem = ""
+        if node.op.op_name in ("input", "param"):
+            stem = _stem(str(node.op.attributes()["name"]))
+        values[id(node)] = "%" + (unique.take(stem) if stem else f"{count}")
+        count += not stem
+    return values
+
+
 def _lines(graph: Graph, names: dict[int, str], locations: bool) -> Iterator[str]:
     own = names.get(id(graph))
     yield f"graph {f'@{own} ' if own else ''}{quoted(graph.name)} {{"
@@ -114,24 +138,15 @@ def _lines(graph: Graph, names: dict[int, str], locations: bool) -> Iterator[str
     ]
     if where:
         yield f"  where {', '.join(where)}"
-    values: dict[int, str] = {}
-    unique = _Names()
-    count = 0
+    values = _node_names(graph)
     for node in graph.nodes():
         place = _location(node.location) if locations else ""
         op = node.op
         if op.op_name in ("input", "param"):
-            name = str(op.attributes()["name"])
-            stem = _stem(name)
-            values[id(node)] = "%" + (unique.take(stem) if stem else f"{count}")
-            count += not stem
             extra = _attributes(op, names, skip=("name", "dtype", "shape"))
-            yield (
-                f"  {op.op_name} {values[id(node)]} {quoted(name)}: {node.types[0]}{extra}{place}"
-            )
+            name = quoted(str(op.attributes()["name"]))
+            yield f"  {op.op_name} {values[id(node)]} {name}: {node.types[0]}{extra}{place}"
             continue
-        values[id(node)] = f"%{count}"
-        count += 1
         yield f"  {_node(node, values, names)}{place}"
     outputs = ", ".join(_value(v, values) for v in graph.outputs)
     yield f"  return {outputs}" if outputs else "  return"

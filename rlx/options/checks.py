@@ -163,7 +163,6 @@ _WITHOUT_EFFECT = {
     "assert_fusion_clean": "no pass reads it yet.",
     "fusion_report": "no pass reads it yet.",
     "scan_unroll_max_length": "XLA runs loops natively; no pass unrolls them.",
-    "scaled_quant": "no pass reads it yet.",
     "buckets": "each combination of sizes is compiled as it comes.",
 }
 """Fields that are accepted so that RLX's options carry over; a report names those that were set."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from rlx.passes.matmul_precision import RaiseMatmulPrecision as RaiseMatmulPrecision
     from rlx.passes.pipelines import mir_pipeline as mir_pipeline
     from rlx.passes.prepare import split_param_invariant as split_param_invariant
+    from rlx.passes.quantize import InsertQDQ as InsertQDQ
+    from rlx.passes.quantize import InsertScaledMatmul as InsertScaledMatmul
+    from rlx.passes.quantize import PropagateQuantization as PropagateQuantization
     from rlx.passes.specialize import Specialize as Specialize
 
 _LAZY = {
@@ -37,7 +40,10 @@ _LAZY = {
     "EliminateDeadCode": "eliminate_dead",
     "FoldConstants": "fold_constants",
     "InlineCalls": "inline_calls",
+    "InsertQDQ": "quantize",
+    "InsertScaledMatmul": "quantize",
     "LintNumerics": "lint_numerics",
+    "PropagateQuantization": "quantize",
     "RaiseMatmulPrecision": "matmul_precision",
     "Specialize": "specialize",
     "mir_pipeline": "pipelines",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rlx.options.compile import CompileOptions
 from rlx.passes.base import AbstractPass, Pipeline
-from rlx.passes.bind_params import NOTHING_KNOWN, BindParams, KnownValues
+from rlx.passes.bind_params import NOTHING_KNOWN, BindParams, KnownValues, LiftBoundParams
 from rlx.passes.bind_rng import BindRng
 from rlx.passes.canonicalize import Canonicalize
 from rlx.passes.eliminate import EliminateCommonSubexpressions
@@ -16,6 +16,7 @@ from rlx.passes.fold_constants import FoldConstants
 from rlx.passes.inline_calls import InlineCalls
 from rlx.passes.lint_numerics import LintNumerics
 from rlx.passes.matmul_precision import RaiseMatmulPrecision
+from rlx.passes.quantize import InsertScaledMatmul, PropagateQuantization
 from rlx.passes.specialize import Specialize
 
 
@@ -47,6 +48,14 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         Canonicalize(),
         # After canonicalize, which makes equal expressions look equal.
         EliminateCommonSubexpressions(),
+        # After elimination, so that a tensor is quantised once; before folding, which would make
+        # constants of what is to be quantised.
+        *(
+            (InsertScaledMatmul(config=options.scaled_quant),)
+            if options.scaled_quant is not None
+            else ()
+        ),
+        PropagateQuantization(),
         # After elimination, so that one constant is folded once.
         *((FoldConstants(),) if options.constant_folding else ()),
         # After the forms have settled, before the clean-up of what it leaves.
@@ -68,6 +77,17 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
     return Pipeline(passes)
 
 
-def closing_pipeline(options: CompileOptions) -> Pipeline:
-    """MIR → MIR: what the compiled graph need not take from its caller is left out."""
-    return Pipeline((DropUnusedParams(),) if options.dce else ())
+def closing_pipeline(options: CompileOptions, known: KnownValues = NOTHING_KNOWN) -> Pipeline:
+    """MIR → MIR: the params that the compiled graph takes are settled.
+
+    Args:
+        options: the compile's options.
+        known: values of params that cannot change.
+    """
+    passes: tuple[AbstractPass, ...] = (
+        # After folding, which leaves what it could not use as literals.
+        LiftBoundParams(values=known),
+        # After everything that may leave a param without users.
+        *((DropUnusedParams(),) if options.dce else ()),
+    )
+    return Pipeline(passes)

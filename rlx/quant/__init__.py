@@ -1,5 +1,7 @@
 """Number formats of quantised tensors: schemes of packed weights, scaled small floats, codecs."""
 
+from rlx.quant.calibration import CalibrationRecord as CalibrationRecord
+from rlx.quant.calibration import TensorScale as TensorScale
 from rlx.quant.encoding import encode as encode
 from rlx.quant.encoding import pack as pack
 from rlx.quant.minifloat import ScaledFormat as ScaledFormat

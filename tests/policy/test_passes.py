@@ -10,12 +10,16 @@ import rlx.passes
 from rlx.options.compile import CompileOptions
 from rlx.passes import pipelines
 from rlx.passes.base import AbstractPass, Fixpoint, Pipeline
+from rlx.quant import ScaledQuantConfig
 
-EVERYTHING = CompileOptions(matmul_precision="highest", lint_numerics=True)
+EVERYTHING = CompileOptions(
+    matmul_precision="highest", lint_numerics=True, scaled_quant=ScaledQuantConfig()
+)
 """Options that ask for every pass that is not in the pipelines by default."""
 
 NOT_IN_A_PIPELINE = {
     "decompose": "run by hand; `legalize` decomposes what nothing else carries out",
+    "insert-qdq": "run by hand, with a calibration of the graph",
     "fixpoint": "holds passes",
 }
 
