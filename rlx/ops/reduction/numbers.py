@@ -120,11 +120,16 @@ def minimum(lhs: Array, rhs: Array) -> Array:
 
 
 def fold(function: Any, x: Array, axes: Sequence[int], initial: Any) -> Array:
-    """Reduce axes one element at a time from an initial scalar, in C order."""
+    """Reduce axes with an associative and commutative function, from an initial scalar."""
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = np.moveaxis(x, list(axes), range(len(axes)))
     shape = tuple(x.shape[i] for i in kept)
     result: Array = np.full(shape, initial, x.dtype)
-    for row in moved.reshape(-1, *shape) if moved.size else ():
-        result = function(result, row)
-    return result
+    if not moved.size:
+        return result
+    rows = moved.reshape(-1, *shape)
+    while len(rows) > 1:  # in halves: one NumPy call for each doubling, not for each row
+        half = len(rows) // 2
+        merged = function(rows[:half], rows[half : 2 * half])
+        rows = np.concatenate([merged, rows[2 * half :]]) if len(rows) % 2 else merged
+    return function(result, rows[0])
