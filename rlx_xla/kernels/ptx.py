@@ -50,6 +50,7 @@ class Launch:
 
 
 Configure = Callable[[Any, Sequence[TensorType], Sequence[TensorType]], Launch]
+Prepare = Callable[..., "Sequence[ir.Value]"]
 
 
 @final
@@ -63,11 +64,13 @@ class PtxKernel(AbstractKernel):
         source: name of its file.
         check: whether op and types fit.
         configure: op, input types and output types to the launch.
+        prepare: emits what the kernel reads from the op's operands, where they differ.
     """
 
     source: str
     check: Check
     configure: Configure
+    prepare: Prepare | None = None
 
     def supports(self, op: Op, types: Sequence[TensorType], platform: str) -> Supported | Refused:
         verdict = self.check(op, types)
@@ -90,6 +93,9 @@ class PtxKernel(AbstractKernel):
             architecture=architecture(),
             defines=launch.defines,
         )
+        if self.prepare is not None:
+            operands = tuple(self.prepare(ctx, *operands))
+        ranks = [len(ir.RankedTensorType(value.type).shape) for value in operands]
         call = stablehlo.CustomCallOp(
             ctx.result_types,
             list(operands),
@@ -97,7 +103,7 @@ class PtxKernel(AbstractKernel):
             has_side_effect=ir.BoolAttr.get(False),
             backend_config=ir.StringAttr.get(configuration(launch, text)),
             api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2),
-            operand_layouts=row_major([t.rank for t in ctx.input_types]),
+            operand_layouts=row_major(ranks),
             result_layouts=row_major([t.rank for t in ctx.output_types]),
         )
         return list(call.results)

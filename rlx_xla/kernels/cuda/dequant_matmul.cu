@@ -1,27 +1,28 @@
-// y = x W^T with W in packed blocks, for a few rows of x.
+// y = x W^T with W in packed blocks, for a few rows of x, on the matrix units.
 //
-// Layout: x T[M, K]; packed u8[N, K / BLOCK * BYTES], each row blocks in order (the public ggml formats); y T[M, N].
-// Work: the SLICES warps of a block split K into slices of 1024 weights, 32 on each lane, so the values of x that a lane
-// needs stay in its registers while the block walks over rows of W. A slice of ROWS rows at a time arrives in shared
-// memory STAGES - 1 turns ahead, in 16- or 8-byte pieces; a lane decodes its 32 weights from there. Sums over lanes
-// by exchanges, over warps in shared memory. Where K is no multiple of 1024 the last lanes meet x = 0 and read nothing.
-// Numerics: weights decoded exactly, products and sums in f32, result rounded once.
+// Layout: parts bf16[COLUMNS, K], the rows of x, each as PARTS neighbouring rows that add up to it (1 for bf16, 2 for
+// f16, 3 for f32); packed u8[N, K / 256 * BYTES], rows of blocks in order (the public ggml formats); y T[M, N].
+// Work: a block takes 16 rows of W; its WARPS warps take turns at units of 256 * UNIT weights along K, which arrive in
+// shared memory STAGES - 1 turns ahead. A lane decodes the weights of two rows that its part of the product needs: in
+// each half of 32 weights those with numbers 4t to 4t + 3, t = lane % 4. The order along K is the same for x.
+// Numerics: weights are small integers, exact in bf16; products and sums of 16 in f32, times the scale in f32; minima
+// meet sums of x that the matrix units make with ones. Result rounded once.
 //
-// Macros: M (rows of x at once), ALL (rows of x), N, K, FORMAT (as below), KIND (0 f32, 1 bf16, 2 f16), SLICES, ROWS,
-// STAGES.
+// Macros: M, PARTS, N, K, FORMAT (as below), KIND (of y: 0 f32, 1 bf16, 2 f16), WARPS, STAGES.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+#define COLUMNS (M * PARTS)
+#define TILES ((COLUMNS + 7) / 8)
+
 #if KIND == 0
 typedef float stored;
-__device__ __forceinline__ float widen(stored v) { return v; }
 __device__ __forceinline__ stored narrow(float v) { return v; }
 #elif KIND == 1
 typedef u16 stored;
-__device__ __forceinline__ float widen(stored v) { return __uint_as_float((u32)v << 16); }
 __device__ __forceinline__ stored narrow(float v) {
   u16 r;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v));
@@ -29,11 +30,6 @@ __device__ __forceinline__ stored narrow(float v) {
 }
 #else
 typedef u16 stored;
-__device__ __forceinline__ float widen(stored v) {
-  float r;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
-  return r;
-}
 __device__ __forceinline__ stored narrow(float v) {
   u16 r;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
@@ -49,94 +45,94 @@ __device__ __forceinline__ float half_at(const u8* p) {  // p is even
 __device__ __forceinline__ u32 word_at(const u8* p) {  // p is even
   return (u32) * (const u16*)p | (u32) * (const u16*)(p + 2) << 16;
 }
-// Byte i of a word as a float: the bits of 2^23 + byte, less 2^23.
-__device__ __forceinline__ float byte_of(u32 word, int i) {
+__device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selector) {
   u32 r;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(word), "r"(0x4B000000u), "r"(0x7440 | i));
-  return __uint_as_float(r) - 8388608.0f;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
+  return r;
+}
+__device__ __forceinline__ u32 minus(u32 a, u32 b) {  // two bf16
+  u32 r;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+// Bytes 0, 1 (or 2, 3) of a word of numbers below 128 as two bf16, less `offset`: 0x43 in front makes 128 + byte.
+__device__ __forceinline__ u32 pair(u32 bytes, int upper, u32 offset) {
+  return minus(permute(bytes, 0x43434343u, upper ? 0x4342 : 0x4140), offset);
+}
+#define OFFSET(n) (((0x4300u + (n)) << 16) | (0x4300u + (n)))  // 128 + n, twice
+
+// Four weights of the first half of 32, four of the second, for one row.
+struct Weights {
+  u32 first[2], second[2];
+};
+__device__ __forceinline__ Weights weights(u32 low, u32 high, u32 offset) {
+  return {{pair(low, 0, offset), pair(low, 1, offset)}, {pair(high, 0, offset), pair(high, 1, offset)}};
 }
 
-// Each format: bytes of 256 weights, and `dot`: the sums of a lane's 32 weights with M rows of x.
-// `at` is the slice's row in shared memory, `unit` the lane's group of 32.
-#define FOR_ROWS for (int m = 0; m < M; m++)
-
+// Each format: bytes of 256 weights; `decode` the weights of group `group` (of 8) of a row's 256 at `p`; `scales` the
+// factors of both halves and, where MINIMUM, what is added for each x.
 #if FORMAT == 80  // Q8_0: f16 d, 32 i8
-#define BYTES256 272
-__device__ __forceinline__ void dot(const u8* at, int unit, const float (&x)[M][32], float (&sum)[M]) {
-  const u8* p = at + unit * 34;
-  const float d = half_at(p);
-  float s[M] = {};
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    const u32 q = word_at(p + 2 + 4 * i) ^ 0x80808080u;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const float w = byte_of(q, j) - 128.0f;
-#pragma unroll
-      FOR_ROWS s[m] += w * x[m][4 * i + j];
-    }
-  }
-#pragma unroll
-  FOR_ROWS sum[m] = d * s[m];
+#define BYTES 272
+#define MINIMUM 0
+__device__ __forceinline__ u32 signed_pair(u32 bytes, int upper) {
+  const u32 v = permute(bytes, 0x43434343u, upper ? 0x4342 : 0x4140);
+  return minus(v & 0xFF7FFF7Fu, v & 0xFF80FF80u);
+}
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+  const u32 low = word_at(p + group * 34 + 2 + 4 * t), high = word_at(p + group * 34 + 18 + 4 * t);
+  return {{signed_pair(low, 0), signed_pair(low, 1)}, {signed_pair(high, 0), signed_pair(high, 1)}};
+}
+__device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
+  s[0] = s[1] = half_at(p + group * 34);
 }
 #elif FORMAT == 40 || FORMAT == 41  // Q4_0: f16 d, 16 bytes; Q4_1: f16 d, f16 m, 16 bytes
 #define SIZE (FORMAT == 40 ? 18 : 20)
-#define BYTES256 (8 * SIZE)
-__device__ __forceinline__ void dot(const u8* at, int unit, const float (&x)[M][32], float (&sum)[M]) {
-  const u8* p = at + unit * SIZE;
-  const float d = half_at(p);
-  const float low = FORMAT == 40 ? -8.0f * d : half_at(p + 2);
-  float s[M] = {}, all[M] = {};
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const u32 q = word_at(p + SIZE - 16 + 4 * i);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const float first = byte_of(q & 0x0F0F0F0Fu, j), second = byte_of((q >> 4) & 0x0F0F0F0Fu, j);
-#pragma unroll
-      FOR_ROWS {
-        s[m] += first * x[m][4 * i + j] + second * x[m][16 + 4 * i + j];
-        all[m] += x[m][4 * i + j] + x[m][16 + 4 * i + j];
-      }
-    }
-  }
-#pragma unroll
-  FOR_ROWS sum[m] = d * s[m] + low * all[m];
+#define BYTES (8 * SIZE)
+#define MINIMUM (FORMAT == 41)
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+  const u32 q = word_at(p + group * SIZE + SIZE - 16 + 4 * t);
+  return weights(q & 0x0F0F0F0Fu, (q >> 4) & 0x0F0F0F0Fu, OFFSET(FORMAT == 40 ? 8 : 0));
+}
+__device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
+  s[0] = s[1] = half_at(p + group * SIZE);
+  if (MINIMUM) low = half_at(p + group * SIZE + 2);
 }
 #elif FORMAT == 50 || FORMAT == 51  // Q5_0: f16 d, u32 high bits, 16 bytes; Q5_1: f16 d, f16 m, then the same
 #define HEAD (FORMAT == 50 ? 2 : 4)
 #define SIZE (HEAD + 20)
-#define BYTES256 (8 * SIZE)
-__device__ __forceinline__ void dot(const u8* at, int unit, const float (&x)[M][32], float (&sum)[M]) {
-  const u8* p = at + unit * SIZE;
-  const float d = half_at(p);
-  const float low = FORMAT == 50 ? -16.0f * d : half_at(p + 2);
-  const u32 high = word_at(p + HEAD);
-  float s[M] = {}, all[M] = {};
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const u32 q = word_at(p + HEAD + 4 + 4 * i);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const int k = 4 * i + j;
-      const float first = byte_of(q & 0x0F0F0F0Fu, j) + (float)((high >> k & 1u) << 4);
-      const float second = byte_of((q >> 4) & 0x0F0F0F0Fu, j) + (float)((high >> (k + 16) & 1u) << 4);
-#pragma unroll
-      FOR_ROWS {
-        s[m] += first * x[m][k] + second * x[m][16 + k];
-        all[m] += x[m][k] + x[m][16 + k];
-      }
-    }
-  }
-#pragma unroll
-  FOR_ROWS sum[m] = d * s[m] + low * all[m];
+#define BYTES (8 * SIZE)
+#define MINIMUM (FORMAT == 51)
+// Bits 0 to 3 to bit 4 of bytes 0 to 3.
+__device__ __forceinline__ u32 spread(u32 bits) {
+  return ((bits & 1u) | (bits & 2u) << 7 | (bits & 4u) << 14 | (bits & 8u) << 21) << 4;
 }
-#elif FORMAT == 4 || FORMAT == 5  // Q4_K, Q5_K: f16 d, f16 dmin, 12 bytes of 6-bit scales and mins, [32 high bits], 128 nibbles
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+  const u8* at = p + group * SIZE + HEAD;
+  const u32 high = word_at(at), q = word_at(at + 4 + 4 * t);
+  return weights((q & 0x0F0F0F0Fu) | spread(high >> (4 * t)),
+                 ((q >> 4) & 0x0F0F0F0Fu) | spread(high >> (16 + 4 * t)),
+                 OFFSET(FORMAT == 50 ? 16 : 0));
+}
+__device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
+  s[0] = s[1] = half_at(p + group * SIZE);
+  if (MINIMUM) low = half_at(p + group * SIZE + 2);
+}
+#elif FORMAT == 4 || FORMAT == 5  // Q4_K, Q5_K: f16 d, f16 dmin, 12 bytes of 6-bit scales and minima, [32 high bits], 128 nibbles
 #define HIGH (FORMAT == 5 ? 32 : 0)
-#define BYTES256 (144 + HIGH)
-__device__ __forceinline__ void dot(const u8* at, int unit, const float (&x)[M][32], float (&sum)[M]) {
-  const u8* p = at + (unit >> 3) * BYTES256;
-  const int group = unit & 7;
+#define BYTES (144 + HIGH)
+#define MINIMUM 1
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+  const u8* codes = p + 16 + HIGH + (group >> 1) * 32 + 4 * t;
+  const int shift = (group & 1) * 4;
+  u32 low = (*(const u32*)codes >> shift) & 0x0F0F0F0Fu;
+  u32 high = (*(const u32*)(codes + 16) >> shift) & 0x0F0F0F0Fu;
+  if (FORMAT == 5) {
+    low |= ((*(const u32*)(p + 16 + 4 * t) >> group) & 0x01010101u) << 4;
+    high |= ((*(const u32*)(p + 32 + 4 * t) >> group) & 0x01010101u) << 4;
+  }
+  return weights(low, high, OFFSET(0));
+}
+__device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
   const u8* packed = p + 4;
   u32 scale, least;
   if (group < 4) {
@@ -146,147 +142,167 @@ __device__ __forceinline__ void dot(const u8* at, int unit, const float (&x)[M][
     scale = (packed[group + 4] & 15u) | (u32)(packed[group - 4] >> 6) << 4;
     least = (packed[group + 4] >> 4) | (u32)(packed[group] >> 6) << 4;
   }
-  const float d = half_at(p) * (float)scale, low = -half_at(p + 2) * (float)least;
-  const u8* codes = p + 16 + HIGH + (group >> 1) * 32;
-  const int shift = (group & 1) * 4;
-  float s[M] = {}, all[M] = {};
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    u32 q = (*(const u32*)(codes + 4 * i) >> shift) & 0x0F0F0F0Fu;
-    if (FORMAT == 5) q |= ((*(const u32*)(p + 16 + 4 * i) >> group) & 0x01010101u) << 4;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const float w = byte_of(q, j);
-#pragma unroll
-      FOR_ROWS {
-        s[m] += w * x[m][4 * i + j];
-        all[m] += x[m][4 * i + j];
-      }
-    }
-  }
-#pragma unroll
-  FOR_ROWS sum[m] = d * s[m] + low * all[m];
+  s[0] = s[1] = half_at(p) * (float)scale;
+  low = -half_at(p + 2) * (float)least;
 }
 #elif FORMAT == 6  // Q6_K: 128 low nibbles, 64 high pairs, 16 signed scales, f16 d
-#define BYTES256 210
-__device__ __forceinline__ void dot(const u8* at, int unit, const float (&x)[M][32], float (&sum)[M]) {
-  const u8* p = at + (unit >> 3) * BYTES256;
-  const int group = unit & 7, part = group >> 2, quarter = group & 3;  // 32 weights: part * 128 + quarter * 32
-  const u8* low = p + part * 64 + (quarter & 1) * 32;
-  const u8* high = p + 128 + part * 32;
-  const signed char* scales = (const signed char*)(p + 192) + part * 8 + quarter * 2;
-  const float d = half_at(p + 208);
+#define BYTES 210
+#define MINIMUM 0
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+  const int part = group >> 2, quarter = group & 3;  // 32 weights: part * 128 + quarter * 32
+  const u8* low = p + part * 64 + (quarter & 1) * 32 + 4 * t;
+  const u8* high = p + 128 + part * 32 + 4 * t;
   const int shift = (quarter >> 1) * 4;
-#pragma unroll
-  FOR_ROWS sum[m] = 0.0f;
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    float s[M] = {};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const u32 q = ((word_at(low + 16 * h + 4 * i) >> shift) & 0x0F0F0F0Fu) |
-                    ((word_at(high + 16 * h + 4 * i) >> (2 * quarter)) & 0x03030303u) << 4;
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        const float w = byte_of(q, j) - 32.0f;
-#pragma unroll
-        FOR_ROWS s[m] += w * x[m][16 * h + 4 * i + j];
-      }
-    }
-#pragma unroll
-    FOR_ROWS sum[m] += d * (float)scales[h] * s[m];
-  }
+  const u32 first = ((word_at(low) >> shift) & 0x0F0F0F0Fu) |
+                    ((word_at(high) >> (2 * quarter)) & 0x03030303u) << 4;
+  const u32 second = ((word_at(low + 16) >> shift) & 0x0F0F0F0Fu) |
+                     ((word_at(high + 16) >> (2 * quarter)) & 0x03030303u) << 4;
+  return weights(first, second, OFFSET(32));
+}
+__device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
+  const float d = half_at(p + 208);
+  const signed char* packed = (const signed char*)(p + 192) + group * 2;
+  s[0] = d * (float)packed[0];
+  s[1] = d * (float)packed[1];
 }
 #endif
 
-#define ROW_BYTES ((u64)(K / 256) * BYTES256)
-#define SLICE_BYTES (4 * BYTES256)
-#define PIECE (BYTES256 % 16 == 0 ? 16 : 8)
-#define PITCH ((SLICE_BYTES + 15) / 16 * 16)
-#define TURNS ((N + ROWS - 1) / ROWS)
+// Q6_K's 210 bytes are aligned in fours.
+#define UNIT (BYTES % 16 ? 4 : 1)
+#define UNITS (K / 256 / UNIT)
+#define UNIT_BYTES (UNIT * BYTES)
+#define PIECE (UNIT_BYTES % 16 ? 8 : 16)
+#define PITCH ((UNIT_BYTES + 31) / 32 * 32 + 16)  // rows start 4 banks apart
+#define ROW_BYTES ((u64)(K / 256) * BYTES)
 
 __device__ __forceinline__ void copy(void* to, const void* from) {
   const u32 address = (u32)__cvta_generic_to_shared(to);
-#if BYTES256 % 16 == 0
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-#else
+#if UNIT_BYTES % 16
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
+#else
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(SLICES * 32)
-    dequant_matmul(const stored* __restrict__ xs, const u8* __restrict__ packed,
+// d += a b for a of 16 x 16 and b of 16 x 8: lane 4g + t holds rows g, g + 8 of a, column g of b.
+__device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, uint2 b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    dequant_matmul(const u16* __restrict__ parts, const u8* __restrict__ packed,
                    stored* __restrict__ y) {
   extern __shared__ __align__(16) u8 shared[];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  u8* own = shared + warp * STAGES * ROWS * PITCH;
-  float* sums = (float*)(shared + SLICES * STAGES * ROWS * PITCH);  // [2][SLICES][ROWS][M]
-  const int start = blockIdx.y * M;
-  const int first = warp * 1024 + lane * 32;
-  const bool live = first < K;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+  const int row0 = blockIdx.x * 16;
+  u8* own = shared + warp * STAGES * 16 * PITCH;
 
-  float x[M][32];
+  float sum[TILES][4] = {};
+  const u16* x[TILES];
 #pragma unroll
-  FOR_ROWS {
-#pragma unroll
-    for (int i = 0; i < 32; i++)
-      x[m][i] = live && start + m < ALL ? widen(xs[(u64)(start + m) * K + first + i]) : 0.0f;
+  for (int j = 0; j < TILES; j++) {
+    const int column = j * 8 + g;
+    x[j] = column < COLUMNS ? parts + (u64)column * K + 4 * t : nullptr;
   }
-  // How much of the slice lies within the row.
-  const int weights = K - warp * 1024 < 1024 ? K - warp * 1024 : 1024;
-  const int bytes = weights / 256 * BYTES256;
 
-  auto load = [&](int turn, int stage) {
-    if (turn < TURNS) {
-#pragma unroll
-      for (int r = 0; r < ROWS; r++) {
-        const int row = turn * ROWS + r;
-        if (row < N) {
-          const u8* from = packed + row * ROW_BYTES + (u64)warp * SLICE_BYTES;
-          u8* to = own + (stage * ROWS + r) * PITCH;
-          for (int at = lane * PIECE; at < bytes; at += 32 * PIECE) copy(to + at, from + at);
-        }
+  auto load = [&](int unit, int stage) {
+    if (unit < UNITS) {
+      constexpr int pieces = UNIT_BYTES / PIECE;
+      for (int i = lane; i < 16 * pieces; i += 32) {
+        const int r = i / pieces, at = i % pieces * PIECE;
+        const int row = row0 + r < N ? row0 + r : N - 1;
+        copy(own + (stage * 16 + r) * PITCH + at, packed + row * ROW_BYTES + (u64)unit * UNIT_BYTES + at);
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
 
-  const int stride = gridDim.x;
 #pragma unroll
-  for (int i = 0; i < STAGES - 1; i++) load(blockIdx.x + i * stride, i);
-  int stage = 0, side = 0;
-  for (int turn = blockIdx.x; turn < TURNS; turn += stride) {
-    load(turn + (STAGES - 1) * stride, stage == 0 ? STAGES - 1 : stage - 1);
+  for (int i = 0; i < STAGES - 1; i++) load(warp + i * WARPS, i);
+  int stage = 0;
+  for (int unit = warp; unit < UNITS; unit += WARPS) {
+    load(unit + (STAGES - 1) * WARPS, stage == 0 ? STAGES - 1 : stage - 1);
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
     __syncwarp();
-    float found[ROWS][M];
+#pragma unroll 1
+    for (int c = 0; c < UNIT; c++) {
+      const u8* upper = own + (stage * 16 + g) * PITCH + c * BYTES;
+      const u8* lower = upper + 8 * PITCH;
+      uint2 b[8][TILES][2];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      if (live && turn * ROWS + r < N) dot(own + (stage * ROWS + r) * PITCH, lane, x, found[r]);
-      else {
+      for (int group = 0; group < 8; group++) {
 #pragma unroll
-        FOR_ROWS found[r][m] = 0.0f;
+        for (int j = 0; j < TILES; j++) {
+          const u16* at = x[j] + ((unit * UNIT + c) * 256 + group * 32);
+          b[group][j][0] = x[j] ? *(const uint2*)at : make_uint2(0u, 0u);
+          b[group][j][1] = x[j] ? *(const uint2*)(at + 16) : make_uint2(0u, 0u);
+        }
+      }
+#pragma unroll
+      for (int group = 0; group < 8; group++) {
+        const Weights u = decode(upper, group, t), l = decode(lower, group, t);
+        float su[2], sl[2], mu = 0.0f, ml = 0.0f;
+        scales(upper, group, su, mu);
+        scales(lower, group, sl, ml);
+#pragma unroll
+        for (int j = 0; j < TILES; j++) {
+          float d[4] = {};
+          multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b[group][j][0]);
+          if (FORMAT == 6) {
+            float e[4] = {};
+            multiply(e, u.second[0], l.second[0], u.second[1], l.second[1], b[group][j][1]);
+            sum[j][0] += su[0] * d[0] + su[1] * e[0];
+            sum[j][1] += su[0] * d[1] + su[1] * e[1];
+            sum[j][2] += sl[0] * d[2] + sl[1] * e[2];
+            sum[j][3] += sl[0] * d[3] + sl[1] * e[3];
+          } else {
+            multiply(d, u.second[0], l.second[0], u.second[1], l.second[1], b[group][j][1]);
+            sum[j][0] += su[0] * d[0];
+            sum[j][1] += su[0] * d[1];
+            sum[j][2] += sl[0] * d[2];
+            sum[j][3] += sl[0] * d[3];
+          }
+          if (MINIMUM) {
+            const u32 one = 0x3F803F80u;
+            float e[4] = {};
+            multiply(e, one, one, one, one, b[group][j][0]);
+            multiply(e, one, one, one, one, b[group][j][1]);
+            sum[j][0] += mu * e[0];
+            sum[j][1] += mu * e[1];
+            sum[j][2] += ml * e[2];
+            sum[j][3] += ml * e[3];
+          }
+        }
       }
     }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-      FOR_ROWS {
-#pragma unroll
-        for (int step = 16; step; step >>= 1)
-          found[r][m] += __shfl_xor_sync(0xffffffffu, found[r][m], step);
-        if (lane == 0) sums[((side * SLICES + warp) * ROWS + r) * M + m] = found[r][m];
-      }
-    }
-    __syncthreads();
-    if (threadIdx.x < ROWS * M) {
-      const int r = threadIdx.x / M, m = threadIdx.x % M, row = turn * ROWS + r;
-      float total = 0.0f;
-#pragma unroll
-      for (int w = 0; w < SLICES; w++) total += sums[((side * SLICES + w) * ROWS + r) * M + m];
-      if (row < N && start + m < ALL) y[(u64)(start + m) * N + row] = narrow(total);
-    }
-    side ^= 1;
+    __syncwarp();
     stage = stage == STAGES - 1 ? 0 : stage + 1;
+  }
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
+
+  // Sums of the warps, over the staged bytes that are done with.
+  float* sums = (float*)shared;
+#define AT(w, r, column) sums[((w) * 16 + (r)) * (8 * TILES + 1) + (column)]
+#pragma unroll
+  for (int j = 0; j < TILES; j++) {
+    const int column = j * 8 + 2 * t;
+    AT(warp, g, column) = sum[j][0];
+    AT(warp, g, column + 1) = sum[j][1];
+    AT(warp, g + 8, column) = sum[j][2];
+    AT(warp, g + 8, column + 1) = sum[j][3];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < 16 * M; i += WARPS * 32) {
+    const int r = i % 16, m = i / 16;
+    float total = 0.0f;
+#pragma unroll
+    for (int p = PARTS - 1; p >= 0; p--) {  // the small parts first
+#pragma unroll
+      for (int w = 0; w < WARPS; w++) total += AT(w, r, m * PARTS + p);
+    }
+    if (row0 + r < N) y[(u64)m * N + row0 + r] = narrow(total);
   }
 }

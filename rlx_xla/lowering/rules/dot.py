@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +62,18 @@ _ELEMENTS: dict[str, Any] = {
 }
 
 
+def _is_doubled(ctx: LoweringContext, op: DotGeneral) -> bool:
+    """Whether XLA for GPUs gets a product of bytes wrong, or refuses it.
+
+    Where K is odd it gives twice the value, under ``jax.jit`` too (jax 0.11.2, H200); a result of
+    bytes is refused for some sizes. Wider operands are right.
+    """
+    left, right = ctx.input_types
+    inner = math.prod(int(str(left.shape[axis])) for axis in op.lhs_contracting)
+    narrow = all(t.dtype.is_integer and t.dtype.bits <= 8 for t in (left, right))
+    return narrow and (inner % 4 != 0 or ctx.output_types[0].dtype.bits <= 8)
+
+
 def _float_precision(op: DotGeneral, left: DType, right: DType) -> Sequence[DotPrecision]:
     """The precision of a product of floats; integers are exact.
 
@@ -98,6 +111,10 @@ def dot_general(ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Val
         rhs = convert(ctx, rhs, operand_dtype(right, wide))
     else:
         summed = wide
+        if ctx.platform in ("cuda", "rocm") and _is_doubled(ctx, op):
+            if wide.bits <= 8:
+                wide = DType.I32 if wide.is_signed else DType.U32
+            lhs, rhs = convert(ctx, lhs, wide), convert(ctx, rhs, wide)
     numbers = stablehlo.DotDimensionNumbers.get(
         lhs_batching_dimensions=list(op.lhs_batch),
         rhs_batching_dimensions=list(op.rhs_batch),

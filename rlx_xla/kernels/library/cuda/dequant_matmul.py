@@ -1,21 +1,29 @@
 """Products of a few rows with a packed GGUF weight on NVIDIA GPUs (``cuda/dequant_matmul.cu``).
 
 XLA unpacks the weight to memory and reads it again; here the packed bytes are all that is read.
+The matrix units take x as bf16, so wider x goes in as a sum of bf16 parts: 3 for f32, 2 for f16.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlx.dtypes import DType
 from rlx.ops.quantized import DequantMatmul
 from rlx.types import TensorType
+from rlx_xla._jax_compat.mlir import ir, stablehlo
 from rlx_xla.kernels.base import Refused, Supported
 from rlx_xla.kernels.ptx import Launch, PtxKernel
 from rlx_xla.kernels.select import register_kernel
+from rlx_xla.lowering.rules.reduction import convert
+
+if TYPE_CHECKING:
+    from rlx_xla.lowering.context import LoweringContext
 
 _KINDS = {DType.F32: 0, DType.BF16: 1, DType.F16: 2}
+_PARTS = {DType.F32: 3, DType.BF16: 1, DType.F16: 2}
 _FORMATS = {
     "gguf_q8_0": (80, 272),
     "gguf_q4_0": (40, 144),
@@ -28,18 +36,11 @@ _FORMATS = {
 }
 """Scheme → FORMAT of the source, bytes of 256 weights."""
 
-_MAX_ROWS = 16
-"""More rows of x are a product for the matrix units, which want the weight unpacked."""
+_MAX_COLUMNS = 16
+"""Most parts of rows of x; with more, XLA's product of an unpacked weight gains on it."""
 
-_SLICE = 1024
-_MAX_SLICES = 32
-_SHAPES = ((4, 3), (4, 2), (2, 2), (1, 2))
-"""(rows of W at a time, stages), best first."""
-
-_SHARED = 100 * 1024
-"""Most shared memory of a block, in bytes, so that two fit."""
-
-_MULTIPROCESSORS = 132
+_MAX_INNER = 1 << 17
+_STAGES = 3
 
 
 def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refused:
@@ -52,13 +53,12 @@ def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refuse
     if len(sizes) != x.rank:
         return Refused(f"{x} is not static")
     *leading, inner = sizes
-    rows = math.prod(leading)
-    if not 1 <= rows <= _MAX_ROWS:
-        return Refused(f"{rows} rows of x are outside 1 to {_MAX_ROWS}")
-    if inner % 256 or not 256 <= inner <= _SLICE * _MAX_SLICES:
-        return Refused(f"K = {inner} is no multiple of 256 up to {_SLICE * _MAX_SLICES}")
-    if _FORMATS[op.scheme][1] % 16 and inner % _SLICE:
-        return Refused(f"rows of {op.scheme} are aligned where K is a multiple of {_SLICE} only")
+    rows, most = math.prod(leading), _MAX_COLUMNS // _PARTS[x.dtype]
+    if not 1 <= rows <= most:
+        return Refused(f"{rows} rows of {x.dtype} are outside 1 to {most}")
+    unit = 256 if _FORMATS[op.scheme][1] % 16 == 0 else 1024
+    if inner % unit or not unit <= inner <= _MAX_INNER:
+        return Refused(f"K = {inner} is no multiple of {unit} up to {_MAX_INNER}")
     if types[1].shape[0] == 0:
         return Refused("the weight is empty")
     return Supported()
@@ -70,35 +70,52 @@ def _configure(
     *leading, inner = (int(str(size)) for size in types[0].shape)
     rows, outer = math.prod(leading), int(str(results[0].shape[-1]))
     number, size = _FORMATS[op.scheme]
-    slices = -(-inner // _SLICE)
-    # The values of x stay in registers: fewer rows where a block has many threads.
-    at_once = min(rows, 4 if slices <= 8 else 2 if slices <= 16 else 1)
-    pitch = -(-4 * size // 16) * 16
-    shared = 0
-    group, stages = _SHAPES[-1]
-    for group, stages in _SHAPES:
-        shared = slices * stages * group * pitch + 8 * slices * group * at_once
-        if shared <= _SHARED:
-            break
-    turns = -(-outer // group)
-    resident = max(1, min(2048 // (slices * 32), 2 * _SHARED // shared, 8))
+    unit = 1 if size % 16 == 0 else 4
+    units = inner // 256 // unit
+    warps = next(w for w in (8, 4, 2, 1) if w <= max(1, units // 2) or w == 1)
+    if outer >= 16 * 132 * 3 or unit > 1:  # enough blocks to fill a GPU: fewer warps in each
+        warps = min(warps, 4)
+    pitch = (unit * size + 31) // 32 * 32 + 16
+    columns = rows * _PARTS[types[0].dtype]
+    stages = _STAGES if unit == 1 else 2
+    sums = warps * 16 * (8 * -(-columns // 8) + 1) * 4
     return Launch(
         entry="dequant_matmul",
-        grid=(min(turns, _MULTIPROCESSORS * resident), -(-rows // at_once)),
-        block=(slices * 32,),
-        shared_bytes=shared,
+        grid=(-(-outer // 16),),
+        block=(warps * 32,),
+        shared_bytes=max(warps * stages * 16 * pitch, sums),
         defines={
-            "M": at_once,
-            "ALL": rows,
+            "M": rows,
+            "PARTS": _PARTS[types[0].dtype],
             "N": outer,
             "K": inner,
             "FORMAT": number,
             "KIND": _KINDS[types[0].dtype],
-            "SLICES": slices,
-            "ROWS": group,
+            "WARPS": warps,
             "STAGES": stages,
         },
     )
+
+
+def _prepare(ctx: LoweringContext, *operands: ir.Value) -> Sequence[ir.Value]:
+    """X in bf16[rows · parts, K]: of each row what bf16 takes, then what it takes of the rest."""
+    x, packed = operands
+    type_ = ctx.input_types[0]
+    parts = _PARTS[type_.dtype]
+    *leading, inner = (int(str(size)) for size in type_.shape)
+    rows = math.prod(leading)
+    flat = stablehlo.reshape(ctx.tensor(type_.dtype, (rows, 1, inner)), x)
+    if parts == 1:
+        return stablehlo.reshape(ctx.tensor(DType.BF16, (rows, inner)), flat), packed
+    left = convert(ctx, flat, DType.F32)
+    pieces: list[ir.Value] = []
+    for _ in range(parts):
+        # An explicit rounding: XLA may drop a conversion to bf16 and back.
+        wide = stablehlo.reduce_precision(left, 8, 7)
+        pieces.append(convert(ctx, wide, DType.BF16))
+        left = stablehlo.subtract(left, wide)
+    joined = stablehlo.concatenate(pieces, 1)
+    return stablehlo.reshape(ctx.tensor(DType.BF16, (rows * parts, inner)), joined), packed
 
 
 register_kernel(
@@ -109,5 +126,6 @@ register_kernel(
         source="dequant_matmul.cu",
         check=_check,
         configure=_configure,
+        prepare=_prepare,
     )
 )
