@@ -37,8 +37,8 @@ def cases() -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases divide by zero on purpose
         found = collect_testcases(None)
-    chosen = [c for c in found if c.model is not None and len(c.model.graph.node) == 1]
-    return [c for c in chosen if c.model.graph.node[0].op_type in RULES]
+    models = [(c, c.model.graph.node) for c in found if c.model is not None]
+    return [c for c, nodes in models if len(nodes) == 1 and nodes[0].op_type in RULES]
 
 
 def attributes_of(node: Any) -> dict[str, Any]:
