@@ -217,11 +217,13 @@ class Compiler:
         first = binding_pipeline(self.options, known, hidden_seed=own)
         graph, binding = first.run(graph, ctx)
         graph, records = mir_pipeline(self.options).run(graph, ctx)
-        graph, closing = closing_pipeline(self.options).run(graph, ctx) if own else (graph, [])
+        closing: list[PassRecord] = []
+        if own:
+            graph, closing = closing_pipeline(self.options, known).run(graph, ctx)
         records = [
             *(r for r in binding if r.changed or r.notes),
             *records,
-            *(r for r in closing if r.changed),
+            *(r for r in closing if r.changed or r.notes),
         ]
         if self.options.verbose:
             for record in records:

@@ -189,18 +189,40 @@ def test_a_bound_param_decides_what_is_constant(session: rlx.Session) -> None:
     np.testing.assert_allclose(bound(np.zeros(2, np.float32)), np.exp([3.0, 5.0]), rtol=1e-5)
 
 
-def test_a_large_bound_param_stays_one(session: rlx.Session, rng: np.random.Generator) -> None:
-    b = rlx.GraphBuilder("large")
-    x, w = b.input("x", "f32[2, 256]"), b.param("w", "f32[256, 256]")
-    value = _draw(rng, 256, 256)
+def test_a_large_bound_param_is_no_literal(session: rlx.Session, rng: np.random.Generator) -> None:
+    """What folding cannot use is a param again, bound to the value; it is still fixed."""
+    for rows, note in (
+        (256, "w: f32[256, 256] is read as it is, from a param with that value"),
+        (2048, "w: f32[2048, 256] stays a param with that value; its 2,097,152 bytes are more "
+               "than 1,048,576"),
+    ):  # fmt: skip
+        b = rlx.GraphBuilder("large")
+        x, w, k = (
+            b.input("x", f"f32[2, {rows}]"),
+            b.param("w", f"f32[{rows}, 256]"),
+            b.param("k", "f32[1]"),
+        )
+        value = _draw(rng, rows, 256)
+        options = rlx.CompileOptions(param_bindings={"w": value, "k": [2.0]}, validate=rows == 256)
+        compiled = session.compile(b.build(x @ w * k), options=options)
+        given = _draw(rng, 2, rows)
+        np.testing.assert_allclose(compiled(given), given @ value * 2, rtol=1e-3, atol=1e-2)
+        assert [v.name for v in compiled.report().lir.graph.params] == ["w"]
+        assert note in [n for record in compiled.report().passes for n in record.notes]
+        with pytest.raises(RunError, match="'w' is required to be free"):
+            compiled.set_param("w", value)
+        twin = compiled.clone()
+        np.testing.assert_array_equal(np.asarray(twin(given)), np.asarray(compiled(given)))
+
+
+def test_folding_reads_large_bound_params(session: rlx.Session, rng: np.random.Generator) -> None:
+    b = rlx.GraphBuilder("sum")
+    x, w = b.input("x", "f32[]"), b.param("w", "f32[64, 256]")
+    value = _draw(rng, 64, 256)
     options = rlx.CompileOptions(param_bindings={"w": value})
-    compiled = session.compile(b.build(x @ w), options=options)
-    given = _draw(rng, 2, 256)
-    np.testing.assert_allclose(compiled(given), given @ value, rtol=1e-3, atol=1e-3)
-    notes = [note for record in compiled.report().passes for note in record.notes]
-    assert notes == [
-        "w: f32[256, 256] stays a param with that value; its 262,144 bytes are more than 65,536"
-    ]
+    compiled = session.compile(b.build(x + w.sum()), options=options)
+    assert compiled.report().lir.graph.params == ()
+    np.testing.assert_allclose(float(compiled(0.0)), value.sum(dtype=np.float64), rtol=1e-4)
 
 
 def test_packed_params_are_bound(session: rlx.Session) -> None:
