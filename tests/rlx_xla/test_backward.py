@@ -22,6 +22,7 @@ from rlx.ops.backward import (
     AttentionBackwardWrt,
     ComplexNormSqBackward,
 )
+from rlx.ops.complex_fft import LogMel
 from rlx.ops.control_flow import Scan
 from rlx.ops.convolution import Conv
 from rlx.ops.indexing import Gather
@@ -235,6 +236,9 @@ CASES: dict[str, Callable[..., Case]] = {
     "scan_backward": _scan(lambda op: 0),
     "scan_backward_xs": _scan(lambda op: 1 + op.xs_index),
     "eigh_backward": _eigh,
+    "log_mel_backward": lambda op, spectrum, filters, dy: Case(
+        LogMel(), (spectrum, filters), dy, wrt=(0, 1)
+    ),
 }
 
 OTHER_MEANING = {
@@ -242,7 +246,7 @@ OTHER_MEANING = {
 }
 """Gradient ops whose rule differs from JAX's on purpose; each has a test of its own below."""
 
-ELSEWHERE = {"fake_quantize", "spline", "synth", "log_mel"}
+ELSEWHERE = {"fake_quantize", "spline", "synth"}
 """Stems of gradient ops that other test files compare."""
 
 

@@ -31,3 +31,4 @@ from rlx.ops.backward.sequence import GatedDeltaNetBackward as GatedDeltaNetBack
 from rlx.ops.backward.sequence import ScanBackward as ScanBackward
 from rlx.ops.backward.sequence import ScanBackwardXs as ScanBackwardXs
 from rlx.ops.backward.solve import EighBackward as EighBackward
+from rlx.ops.backward.spectra import LogMelBackward as LogMelBackward
