@@ -177,6 +177,7 @@ COMPLEX: dict[str, Ops] = {
     "FftQ": ("FftQ",),
     "FftButterflyStage": ("FftButterflyStage",),
     "LogMel": ("LogMel",),
+    "LogMelBackward": ("LogMelBackward",),
     "WelchPeaks": ("WelchPeaks",),
 }
 
@@ -197,6 +198,8 @@ CONTROL_FLOW: dict[str, Ops] = {
     "Scan": ("Scan",),
     "ScanBackward": ("ScanBackward",),
     "ScanBackwardXs": ("ScanBackwardXs",),
+    "Custom": ("Custom",),
+    "CustomFn": ("CustomFn",),
 }
 
 LOSS_AND_BACKWARD: dict[str, Ops] = {
