@@ -180,9 +180,13 @@ def _array(leaf: Value, value: Any) -> Any:
         if getattr(value, "weak_type", False):
             return jax.lax.convert_element_type(value, value.dtype)
         return value
+    advice = "Convert or reshape it."
+    if type_.dtype.bits // (2 if type_.dtype.is_complex else 1) == 64 and not jx.x64_enabled():
+        # grad, vmap and jit convert their arguments before the function sees them.
+        advice = "JAX makes 32-bit numbers of 64-bit ones unless jax_enable_x64 is set: set it."
     raise RunError(
         f"call: {leaf.name!r} is required to be {type_}; got {value.dtype}"
-        f"[{', '.join(map(str, value.shape))}]. Convert or reshape it."
+        f"[{', '.join(map(str, value.shape))}]. {advice}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -315,3 +316,19 @@ def test_a_checkpoint_keeps_its_name() -> None:
     assert 'name = "layer"' in str(traced.graph)
     again = rlx_xla.trace(rlx_xla.to_jax(rlx.parse(str(traced.graph))), "f32[3]")
     assert 'name = "layer"' in str(again.graph)
+
+
+def test_gradients_of_64_bits_need_jax_to_keep_them() -> None:
+    b = rlx.GraphBuilder("squares")
+    x = b.input("x", "f64[3]")
+    function = rlx_xla.to_jax(b.build((x * x).sum()))
+    given = np.array([1.0, 2.0, 3.0])
+    assert function(given) == 14
+    message = (
+        "call: 'x' is required to be f64[3]; got float32[3]. JAX makes 32-bit numbers of 64-bit "
+        "ones unless jax_enable_x64 is set: set it."
+    )
+    with pytest.raises(RunError, match=re.escape(message)):
+        jax.grad(function)(given)
+    with enable_x64():
+        np.testing.assert_array_equal(jax.grad(function)(given), 2 * given)
