@@ -210,7 +210,8 @@ class CompiledGraph:
             RunError: as ``run``.
         """
         results, wanted = self._launch("run_async", inputs, outputs)
-        return RunHandle(self._backend, [results[i] for i in wanted], list(wanted))
+        places = [i % len(results) for i in wanted]
+        return RunHandle(self._backend, [results[i] for i in places], places)
 
     def run_pipelined(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -218,3 +219,29 @@ def test_a_graph_without_random_ops_takes_any_policy(session: rlx.Session) -> No
     assert not compiled.capabilities().random
     with pytest.raises(RunError, match="set_rng: an RngOptions is required; got int"):
         compiled.set_rng(3)  # type: ignore[arg-type]
+
+
+def test_threads_see_one_seed_or_the_other(session: rlx.Session) -> None:
+    """Both random ops of one run are drawn from the same seed."""
+    b = rlx.GraphBuilder("pair")
+    shape = (4,)
+    first = RngUniform(dtype=rlx.DType.F32, shape=shape, key=5)()
+    second = RngUniform(dtype=rlx.DType.F32, shape=shape, key=6)()
+    compiled = session.compile(b.build(first, second))
+    policies = [RngOptions(seed=s) for s in (1, 2)]
+    pairs = [tuple(a.tobytes() for a in rlx.interpret(compiled.graph, rng=p)) for p in policies]
+    compiled.set_rng(policies[0])
+    wrong: list[object] = []
+
+    def call() -> None:
+        for _ in range(50):
+            found = tuple(a.tobytes() for a in compiled.run())
+            if found not in pairs:
+                wrong.append(found)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    for k in range(50):
+        compiled.set_rng(policies[k % 2])
+    thread.join()
+    assert not wrong

@@ -105,6 +105,8 @@ def test_a_run_is_read_back_later(session: rlx.Session, rng: np.random.Generator
     np.testing.assert_allclose(total, value.sum(), rtol=1e-5)
     np.testing.assert_array_equal(moved, value + 1)
     np.testing.assert_array_equal(handle.row(0, 2), value[2] + 1)
+    last = compiled.run_async({"x": value}, outputs=[-2])
+    np.testing.assert_array_equal(last.row(0, -1), value[3] + 1)
     np.testing.assert_array_equal(compiled.read_output_row({"x": value}, row=-4), value[0] + 1)
     with pytest.raises(RunError, match="output 0 has rows 0 to 3; got 4"):
         handle.row(0, 4)

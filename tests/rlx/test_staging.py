@@ -219,6 +219,21 @@ def test_the_split_is_validated_printed_and_written(
         rlx.Session("interpret").compile(_graph(), options=options)
 
 
+def test_weights_are_quantised_once(session: rlx.Session, rng: np.random.Generator) -> None:
+    from rlx.quant import ScaledQuantConfig
+
+    b = rlx.GraphBuilder("quantised")
+    graph = b.build(b.input("x", "f32[4, 64]") @ b.param("w", "f32[64, 8]"))
+    options = STAGED.replace(scaled_quant=ScaledQuantConfig.fp8_e4m3())
+    compiled = session.compile(graph, options=options)
+    x, w = _draw(rng, 4, 64), _draw(rng, 64, 8)
+    compiled.set_param("w", w)
+    np.testing.assert_allclose(compiled(x), x @ w, atol=0.5)
+    staging = "\n".join(compiled.report().staging)
+    assert "scaled_quantize × 1" in staging.split("main:")[0]
+    assert "scaled_quantize × 1, scaled_matmul × 1" in staging.split("main:")[1]
+
+
 def _broken() -> rlx.Graph:
     b = rlx.GraphBuilder("broken")
     x, w, v = b.input("x", "f32[2, 4]"), b.param("w", "f32[4, 3]"), b.param("v", "f32[3]")
