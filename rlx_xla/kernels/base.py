@@ -58,6 +58,7 @@ class AbstractKernel(abc.ABC):
 Check = Callable[[Any, Sequence[TensorType]], "Supported | Refused"]
 Symbol = Callable[[Any, Sequence[TensorType]], str]
 Attributes = Callable[[Any, Sequence[TensorType]], Mapping[str, Any]]
+Library = Callable[[], "ffi.LoadedLibrary | ffi.Unavailable"]
 
 
 def _no_attributes(op: Any, types: Sequence[TensorType]) -> Mapping[str, Any]:
@@ -65,30 +66,37 @@ def _no_attributes(op: Any, types: Sequence[TensorType]) -> Mapping[str, Any]:
     return {}
 
 
+def _ours() -> ffi.LoadedLibrary | ffi.Unavailable:
+    return ffi.load()
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class FfiKernel(AbstractKernel):
-    """A handler of the library of C++ kernels.
+    """A handler of a library of C++ kernels.
 
     Attributes:
         symbol: name of the handler for an op and input types.
-        check: whether op and types fit; asked after the library is known to be there.
+        check: whether op and types fit.
         attributes: the handler's attributes, int (64 bits) or float (32 bits) or bool.
+        library: gives the library that has the handler; RLX's own unless another package says
+            otherwise (``ffi.open_library``).
     """
 
     symbol: Symbol
     check: Check
     attributes: Attributes = field(default=_no_attributes)
+    library: Library = field(default=_ours)
 
     def supports(self, op: Op, types: Sequence[TensorType], platform: str) -> Supported | Refused:
         verdict = self.check(op, types)
         if isinstance(verdict, Refused):
             return verdict
-        library = ffi.load()
+        library = self.library()
         return Refused(library.reason) if isinstance(library, ffi.Unavailable) else Supported()
 
     def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
-        library = ffi.load()
+        library = self.library()
         if isinstance(library, ffi.Unavailable):
             raise ctx.refuse(f"kernel {self.name!r} needs its library; {library.reason}.")
         config = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import json
 import threading
 from dataclasses import dataclass, field
@@ -112,6 +113,15 @@ def check(path: Path) -> LoadedLibrary | Unavailable:
     if missing:
         return Unavailable(f"this CPU lacks {missing}, which {path.name} is built for")
     ours = (library.rlx_kernels_ffi_api_major(), library.rlx_kernels_ffi_api_minor())
+    problem = _api_problem(path, ours)
+    if problem is not None:
+        return problem
+    version = library.rlx_kernels_version().decode()
+    return LoadedLibrary(path=path, version=version, api_version=ours, _library=library)
+
+
+def _api_problem(path: Path, ours: tuple[int, int]) -> Unavailable | None:
+    """Why a library built against an FFI API cannot be used with the running jaxlib, or None."""
     theirs = jax_ffi.runtime_api_version()
     if theirs is None:
         return Unavailable("the installed jaxlib does not say which XLA FFI version it has")
@@ -120,8 +130,32 @@ def check(path: Path) -> LoadedLibrary | Unavailable:
             f"{path.name} is built for XLA FFI {ours[0]}.{ours[1]} and the installed jaxlib has "
             f"{theirs[0]}.{theirs[1]}"
         )
-    version = library.rlx_kernels_version().decode()
-    return LoadedLibrary(path=path, version=version, api_version=ours, _library=library)
+    return None
+
+
+@functools.cache
+def open_library(path: Path, api_version: tuple[int, int]) -> LoadedLibrary | Unavailable:
+    """Load another package's library of handlers, for the field ``library`` of its kernels.
+
+    The answer is kept. A change of the file gives its custom calls other targets.
+
+    Args:
+        path: the shared library; its handlers are exported C functions.
+        api_version: XLA_FFI_API_MAJOR and XLA_FFI_API_MINOR of the headers it was built with.
+    """
+    if not path.is_file():
+        return Unavailable(f"{path.name} is not built")
+    problem = _api_problem(path, api_version)
+    if problem is not None:
+        return problem
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return Unavailable(f"{path.name} does not load ({error})")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return LoadedLibrary(
+        path=path, version=f"{path.stem}+{digest}", api_version=api_version, _library=library
+    )
 
 
 def find() -> LoadedLibrary | Unavailable:

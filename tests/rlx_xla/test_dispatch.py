@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -419,17 +420,89 @@ print("done")
 """
 
 
-def test_an_installed_package_brings_kernels() -> None:
+def _in_package(program: str, **environment: str) -> None:
+    """Run a program where the example package is installed; it prints ``done``."""
     path = os.pathsep.join([str(PACKAGES / "example_kernels"), str(ROOT)])
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr
+
+
+def test_an_installed_package_brings_kernels() -> None:
+    _in_package(PROGRAM)
+
+
+LIBRARY_PROGRAM = """
+import jax
+import numpy as np
+import rlx
+import rlx_xla
+from rlx.ops.arithmetic import IntegerPow
+
+NAME = "integer_pow.cpu.example"
+b = rlx.GraphBuilder("step")
+body = b.build(IntegerPow(exponent=3)(b.input("c", "f64[5]")))
+b = rlx.GraphBuilder("g")
+x = b.input("x", "f64[5]")
+graph = b.build(IntegerPow(exponent=3)(x), rlx.ops.Scan(body=body, length=2, num_carry=1)(x))
+compiled = rlx.Session("cpu").compile(graph)
+kernels = {c.implementation: c.count for c in compiled.report().kernels}
+assert kernels == {NAME: 2}, compiled.report()
+assert "example_cube_f64_cpu." in compiled.stablehlo()
+value = np.random.default_rng().normal(size=5)
+once, twice = compiled.run({"x": value})
+np.testing.assert_allclose(once, value**3, rtol=1e-15)
+np.testing.assert_allclose(twice, value**9, rtol=1e-14)
+jax.config.update("jax_enable_x64", True)
+fast = rlx_xla.jit(lambda v: v**3)
+batch = np.random.default_rng().normal(size=(3, 5))
+assert "example_cube_f64_cpu." in jax.jit(jax.vmap(fast)).lower(batch).as_text()
+np.testing.assert_allclose(jax.vmap(fast)(batch), batch**3, rtol=1e-15)
+np.testing.assert_allclose(jax.grad(lambda v: fast(v).sum())(value), 3 * value**2, rtol=1e-14)
+print("done")
+"""
+
+REFUSED_PROGRAM = """
+import rlx
+from rlx.ops.arithmetic import IntegerPow
+
+b = rlx.GraphBuilder("g")
+compiled = rlx.Session("cpu").compile(b.build(IntegerPow(exponent=3)(b.input("x", "f64[5]"))))
+(choice,) = compiled.report().choices
+assert choice.refused == ("integer_pow.cpu.example: nothing.so is not built",), choice
+print("done")
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build a library with")
+def test_a_package_brings_a_library_of_its_own(tmp_path: Path) -> None:
+    source = PACKAGES / "example_kernels" / "example_kernels" / "cube.cc"
+    library = tmp_path / "cube.so"
+    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-I", jax.ffi.include_dir()]
+    subprocess.run(["g++", *flags, str(source), "-o", str(library)], check=True, timeout=120)
+    _in_package(LIBRARY_PROGRAM, EXAMPLE_LIBRARY=str(library))
+
+
+def test_a_package_without_its_library_says_so(tmp_path: Path) -> None:
+    _in_package(REFUSED_PROGRAM, EXAMPLE_LIBRARY=str(tmp_path / "nothing.so"))
+
+
+def test_a_library_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.so"
+    assert ffi.open_library(path, (0, 1)) == ffi.Unavailable("other.so is not built")
+    path.write_bytes(b"no library")
+    found = ffi.open_library(path, (0, 0))
+    assert isinstance(found, ffi.Unavailable)
+    assert found.reason.startswith("other.so does not load (")
+    found = ffi.open_library(path, (99, 0))
+    assert isinstance(found, ffi.Unavailable)
+    assert found.reason.startswith("other.so is built for XLA FFI 99.0 and the installed jaxlib")
 
 
 class _Point:
