@@ -13,10 +13,14 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.ir.op import Op
 from rlx.ops.dot import DotGeneral
+from rlx.ops.quantized import DequantMatmul
 from rlx.ops.reduction import Argmax, Argmin, CumLogSumExp, CumMax, CumMin, CumProd, CumSum
 from rlx.ops.sorting import Sort, TopK, TopNan
+from rlx.quant import QuantScheme, unpack
+from rlx.quant.schemes import SchemeKind
 from rlx.tolerances import Tolerance
-from rlx_xla.kernels.library import argreduce, cumulative, sort, top_k
+from rlx_xla.kernels.library import argreduce, cumulative, dequant_matmul, sort, top_k
+from tests.samples import quantized_blocks
 from tests.samples.base import SIZES, Sample, draw
 
 RAGGED = (0, 1, 7, 63, 64, 65, 1000)
@@ -155,16 +159,7 @@ def _dot(rng: np.random.Generator) -> Iterator[Sample]:
     for x_type, w_type, result in pairs:
         every = x_type is DType.F16 and w_type is not DType.F32
         for rows in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16) if every else (1, 3, 8):
-            for k, n in (
-                (7, 63),
-                (64, 65),
-                (63, 7),
-                (0, 5),
-                (5, 0),
-                (129, 130),
-                (1000, 65),
-                (513, 600),
-            ):
+            for k, n in sizes:
                 x = draw(rng, x_type, (rows, k))
                 w = draw(rng, w_type, (k, n))
                 by_rows = np.ascontiguousarray(w.T)
@@ -192,7 +187,39 @@ def _dot(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample(op, (x, w), "infinities", tolerance=cancelled)
 
 
+def _dequant_matmul(rng: np.random.Generator) -> Iterator[Sample]:
+    """Rows and columns on both sides of every tile, blocks that are not full, other schemes."""
+    for kind in (*dequant_matmul.GGUF, SchemeKind.GGUF_MXFP4):
+        scheme = QuantScheme(kind)
+        for rows in (0, 1, 7, 65):
+            for blocks, n in ((1, 1), (2, 3), (3, 9), (0, 5)):
+                yield _product(rng, str(scheme), rows, blocks * scheme.block_size, n)
+        for n in (63, 64, 65, 1000) if scheme.block_size == 32 else (65,):
+            yield _product(rng, str(scheme), 2, 3 * 256, n)
+    for name in ("int8/32", "int8a/32", "int8a/5", "int4/32", "int4/7", "nvfp4/16"):
+        for rows in (0, 1, 7, 65):
+            for k, n in ((1, 2), (7, 63), (63, 64), (65, 1000), (128, 514), (51, 5)):
+                yield _product(rng, name, rows, k, n)
+    for dtype in (DType.BF16, DType.F16, DType.F64):
+        for name in ("gguf_q5k", "int8a/32", "int4/32"):
+            yield _product(rng, name, 3, 256, 64, dtype)
+
+
+def _product(
+    rng: np.random.Generator, name: str, rows: int, k: int, n: int, dtype: DType = DType.F32
+) -> Sample:
+    scheme = QuantScheme.parse(name)
+    x, tensors = draw(rng, dtype, (rows, k)), quantized_blocks.weight(rng, scheme, k, n)
+    numbers = unpack(scheme, *tensors, size=k)
+    bound = quantized_blocks.summing(x, numbers.T if scheme.is_rows else numbers)
+    if dtype.bits == 16:
+        bound = Tolerance(bound.atol, 2e-2 if dtype is DType.BF16 else 2e-3)
+    label = f"{dtype} {rows}x{k}x{n} {name}"
+    return Sample(DequantMatmul(scheme=name), (x, *tensors), label, tolerance=bound)
+
+
 _TABLE |= {
+    DequantMatmul: _dequant_matmul,
     DotGeneral: _dot,
     Argmax: _argreduce(Argmax),
     Argmin: _argreduce(Argmin),

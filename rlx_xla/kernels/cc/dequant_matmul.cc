@@ -1,0 +1,118 @@
+// Handlers of blocks.h and matmul.h: rlx_dequant_matmul_gguf_cpu(x[..., k], weight[n, bytes]) -> y of
+// x's dtype, for rows of blocks, attribute `scheme`: s64, the numbers of GGUF's tensor types; and
+// rlx_dequant_matmul_int<8|4>_cpu(x, codes, scale[blocks, n], zero, optional), attribute `block`.
+#include "blocks.h"
+#include "handler.h"
+
+namespace {
+
+using rlx::MatmulShape;
+using rlx::Tensor;
+
+// Calls f with a null pointer of x's type.
+template <typename F>
+void WithX(const rlx::Call& call, const Tensor& x, const F& f) {
+  switch (x.dtype) {
+    case XLA_FFI_DataType_F32: return f(static_cast<float*>(nullptr));
+    case XLA_FFI_DataType_BF16: return f(static_cast<rlx::Bf16*>(nullptr));
+    case XLA_FFI_DataType_F16: return f(static_cast<rlx::F16*>(nullptr));
+    default:
+      rlx::InvalidArgument(call.name() + ": x must be f32, bf16 or f16; got element type " +
+                           std::to_string(x.dtype) + " (numbers of xla::PrimitiveType).");
+  }
+}
+
+// The shape of x[..., k] times a matrix of k and n; x and y are checked.
+MatmulShape ShapeOf(const rlx::Call& call, const Tensor& x, const Tensor& y, int64_t k, int64_t n,
+                    bool by_rows) {
+  const MatmulShape shape = {1, x.rank > 0 ? x.Count(0, x.rank - 1) : 0, k, n, by_rows};
+  if (x.rank < 1 || x.dim(x.rank - 1) != k || y.size() != shape.rows * n) {
+    rlx::InvalidArgument(call.name() + ": x[..., " + std::to_string(k) + "] and a result [..., " +
+                         std::to_string(n) + "] are required; got " + x.ShapeText() + " -> " +
+                         y.ShapeText() + ".");
+  }
+  return shape;
+}
+
+template <typename Block>
+void RunBlocks(const rlx::Call& call) {
+  const Tensor x = call.Arg(0);
+  const Tensor weight = call.Arg(1, XLA_FFI_DataType_U8);
+  const Tensor y = call.Result(0, x.dtype);
+  if (weight.rank != 2 || weight.dim(1) % Block::kBytes != 0) {
+    rlx::InvalidArgument(call.name() + ": a weight [n, bytes] of whole blocks of " +
+                         std::to_string(Block::kBytes) + " bytes is required; got " +
+                         weight.ShapeText() + ".");
+  }
+  const int64_t k = weight.dim(1) / Block::kBytes * Block::kElements;
+  const MatmulShape shape = ShapeOf(call, x, y, k, weight.dim(0), /*by_rows=*/true);
+  const rlx::blocks::RowsOfBlocks<Block> weights = {weight.As<const uint8_t>(), k};
+  WithX(call, x, [&](auto* type) {
+    using X = std::remove_pointer_t<decltype(type)>;
+    rlx::Matmul(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
+  });
+}
+
+void BlocksHandler(const rlx::Call& call) {
+  call.Expect(/*args=*/2, /*results=*/1);
+  const int64_t scheme = call.Attr<int64_t>("scheme");
+  switch (scheme) {
+    case 2: return RunBlocks<rlx::blocks::Q4_0>(call);
+    case 3: return RunBlocks<rlx::blocks::Q4_1>(call);
+    case 6: return RunBlocks<rlx::blocks::Q5_0>(call);
+    case 7: return RunBlocks<rlx::blocks::Q5_1>(call);
+    case 8: return RunBlocks<rlx::blocks::Q8_0>(call);
+    case 10: return RunBlocks<rlx::blocks::Q2_K>(call);
+    case 11: return RunBlocks<rlx::blocks::Q3_K>(call);
+    case 12: return RunBlocks<rlx::blocks::Q4_K>(call);
+    case 13: return RunBlocks<rlx::blocks::Q5_K>(call);
+    case 14: return RunBlocks<rlx::blocks::Q6_K>(call);
+    case 15: return RunBlocks<rlx::blocks::Q8_K>(call);
+    default:
+      rlx::InvalidArgument(call.name() + ": a known tensor type of GGUF is required; got " +
+                           std::to_string(scheme) + ".");
+  }
+}
+
+template <bool kNibbles>
+void CodesHandler(const rlx::Call& call) {
+  const bool has_zero = call.ArgCount() == 4;
+  call.Expect(has_zero ? 4 : 3, /*results=*/1);
+  const int64_t block = call.Attr<int64_t>("block");
+  const Tensor x = call.Arg(0);
+  const Tensor codes = call.Arg(1, kNibbles ? XLA_FFI_DataType_U8 : XLA_FFI_DataType_S8);
+  const Tensor scale = call.Arg(2, XLA_FFI_DataType_F32);
+  const Tensor y = call.Result(0, x.dtype);
+  const int64_t k = x.rank > 0 ? x.dim(x.rank - 1) : 0;
+  const int64_t n = scale.rank == 2 ? scale.dim(1) : 0;
+  const bool odd = kNibbles && n % 2 != 0;
+  if (block < 1 || scale.rank != 2 || scale.dim(0) != (k + block - 1) / block || odd ||
+      codes.size() != (kNibbles ? k * n / 2 : k * n)) {
+    rlx::InvalidArgument(call.name() + ": codes [k, n]" + (kNibbles ? ", two a byte, n even," : "") +
+                         " and scale [k / " + std::to_string(block) + ", n] are required; got " +
+                         x.ShapeText() + " times " + codes.ShapeText() + " and " +
+                         scale.ShapeText() + ".");
+  }
+  const float* zero = nullptr;
+  if (has_zero) {
+    const Tensor given = call.Arg(3, XLA_FFI_DataType_F32);
+    if (given.ShapeText() != scale.ShapeText()) {
+      rlx::InvalidArgument(call.name() + ": zero must have the shape of scale, " +
+                           scale.ShapeText() + "; got " + given.ShapeText() + ".");
+    }
+    zero = given.As<const float>();
+  }
+  const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/false);
+  const rlx::blocks::ColumnsOfCodes<kNibbles> weights = {
+      codes.As<const uint8_t>(), scale.As<const float>(), zero, block, n};
+  WithX(call, x, [&](auto* type) {
+    using X = std::remove_pointer_t<decltype(type)>;
+    rlx::Matmul(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
+  });
+}
+
+}  // namespace
+
+RLX_HANDLER(rlx_dequant_matmul_gguf_cpu, BlocksHandler)
+RLX_HANDLER(rlx_dequant_matmul_int8_cpu, CodesHandler<false>)
+RLX_HANDLER(rlx_dequant_matmul_int4_cpu, CodesHandler<true>)

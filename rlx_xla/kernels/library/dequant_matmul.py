@@ -1,0 +1,75 @@
+"""Products with packed weights, on the CPU (``cc/blocks.h``, ``cc/matmul.h``).
+
+XLA unpacks the whole weight into memory at each call; the handler unpacks a tile at a time, which
+stays in the first-level cache. Activations are f32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlx.dtypes import DType
+from rlx.ops.quantized import DequantMatmul
+from rlx.quant.schemes import QuantScheme, SchemeKind
+from rlx.types import TensorType
+from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.select import register_kernel
+
+GGUF = (
+    SchemeKind.GGUF_Q4_0, SchemeKind.GGUF_Q4_1, SchemeKind.GGUF_Q5_0, SchemeKind.GGUF_Q5_1,
+    SchemeKind.GGUF_Q8_0, SchemeKind.GGUF_Q2K, SchemeKind.GGUF_Q3K, SchemeKind.GGUF_Q4K,
+    SchemeKind.GGUF_Q5K, SchemeKind.GGUF_Q6K, SchemeKind.GGUF_Q8K,
+)  # fmt: skip
+"""Schemes that are stored as rows of blocks."""
+
+CODES = (SchemeKind.INT8, SchemeKind.INT8_ASYM, SchemeKind.INT4)
+"""Schemes of integer codes with scales of their own."""
+
+DTYPES = (DType.F32, DType.BF16, DType.F16)
+
+MAX_ROWS = 64
+"""The most rows that gain: beyond, XLA's own product of f32 makes up for the unpacking."""
+
+
+def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refused:
+    x = types[0]
+    scheme = QuantScheme.parse(op.scheme)
+    if scheme.kind not in GGUF and scheme.kind not in CODES:
+        return Refused(f"scheme {scheme} is not among the handlers'")
+    if x.dtype not in DTYPES:
+        return Refused(f"x is {x.dtype}, and f32, bf16 and f16 are taken")
+    if not x.is_static:
+        return Refused(f"{x} is not static")
+    sizes = [d for d in op.infer(*types).shape if isinstance(d, int)]
+    if scheme.kind is SchemeKind.INT4 and sizes[-1] % 2:
+        return Refused(f"codes of {sizes[-1]} columns begin rows in the middle of a byte")
+    rows = math.prod(sizes[:-1])
+    if rows > MAX_ROWS:
+        return Refused(f"{rows} rows are more than {MAX_ROWS}")
+    return Supported()
+
+
+def _symbol(op: DequantMatmul, types: Sequence[TensorType]) -> str:
+    kind = QuantScheme.parse(op.scheme).kind
+    if kind in GGUF:
+        return "rlx_dequant_matmul_gguf_cpu"
+    return f"rlx_dequant_matmul_{'int4' if kind is SchemeKind.INT4 else 'int8'}_cpu"
+
+
+def _attributes(op: DequantMatmul, types: Sequence[TensorType]) -> dict[str, int]:
+    scheme = QuantScheme.parse(op.scheme)
+    number = scheme.gguf_number
+    return {"block": scheme.block} if number is None else {"scheme": number}
+
+
+register_kernel(
+    FfiKernel(
+        name="dequant_matmul.cpu.ffi",
+        op=DequantMatmul,
+        platforms=("cpu",),
+        symbol=_symbol,
+        check=_check,
+        attributes=_attributes,
+    )
+)

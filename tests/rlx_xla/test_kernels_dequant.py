@@ -1,0 +1,127 @@
+"""The kernel of products with packed weights: refusals, hostile weights, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx.dtypes import DType, as_dtype
+from rlx.ops.quantized import DequantMatmul
+from rlx.quant import QuantScheme, pack, unpack
+from rlx.types import TensorType, as_type
+from rlx_xla.kernels import ffi
+from rlx_xla.kernels.base import Refused
+from rlx_xla.kernels.select import kernels_for
+
+NAMES = ("gguf_q8_0", "gguf_q4_0", "gguf_q4_1", "gguf_q5_0", "gguf_q5_1", "gguf_q4k", "gguf_q5k",
+         "gguf_q6k", "int8/32", "int4/32")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _library() -> None:
+    library = ffi.load()
+    if isinstance(library, ffi.Unavailable):
+        pytest.skip(library.reason)
+
+
+def _graph(name: str, x: Any, tensors: tuple[Any, ...]) -> rlx.Graph:
+    b = rlx.GraphBuilder("product")
+    weights = [
+        b.param(n, TensorType(as_dtype(t.dtype), t.shape))
+        for n, t in zip(("weight", "scale", "zero"), tensors, strict=False)
+    ]
+    given = b.input("x", TensorType(DType.F32, x.shape))
+    return b.build(DequantMatmul(scheme=name)(given, *weights))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_quantised_matrix_stays_packed(name: str, rng: np.random.Generator) -> None:
+    scheme = QuantScheme.parse(name)
+    w = rng.normal(size=(512, 1024) if scheme.is_rows else (1024, 512)).astype(np.float32)
+    tensors = tuple(t for t in pack(scheme, w) if t is not None)
+    numbers = unpack(scheme, *tensors)
+    x = rng.normal(size=(3, 1024)).astype(np.float32)
+    graph = _graph(name, x, tensors)
+    compiled = rlx.Session("cpu").compile(graph)
+    compiled.set_params(dict(zip(("weight", "scale", "zero"), tensors, strict=False)))
+    (found,) = compiled.run({"x": x})
+    wanted = x.astype(np.float64) @ (numbers.T if scheme.is_rows else numbers)
+    np.testing.assert_allclose(found, wanted, atol=2e-4)
+    (choice,) = compiled.report().choices
+    assert choice.implementation == "dequant_matmul.cpu.ffi"
+    assert compiled.memory()["temp"] < 1 << 20
+
+
+def test_under_jax_transformations(rng: np.random.Generator) -> None:
+    scheme = QuantScheme.gguf("Q4_K")
+    (weight, _, _) = pack(scheme, rng.normal(size=(6, 256)).astype(np.float32))
+    numbers = unpack(scheme, weight).T
+    x = rng.normal(size=(4, 2, 256)).astype(np.float32)
+    product = rlx_xla.to_jax(_graph(str(scheme), x[0], (weight,)), params={"weight": weight})
+
+    ours = rlx_xla.jit(jax.vmap(product))
+    np.testing.assert_allclose(ours(x), x @ numbers, atol=1e-4)
+    assert [c.implementation for c in ours.report().kernels] == ["dequant_matmul.cpu.ffi"]
+    gradient = jax.grad(lambda x: jnp.sum(product(x)))(x[0])
+    np.testing.assert_allclose(gradient, np.broadcast_to(numbers.sum(1), (2, 256)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "reason"),
+    [
+        ("gguf_iq4xs", ["f32[1, 256]", "u8[4, 136]"], "scheme gguf_iq4xs is not among the"),
+        ("gguf_q8_0", ["f64[1, 32]", "u8[4, 34]"], "x is f64, and f32, bf16 and f16 are taken"),
+        ("gguf_q8_0", ["f32[b, 32]", "u8[4, 34]"], "f32[b, 32] is not static"),
+        ("gguf_q8_0", ["f32[65, 32]", "u8[4, 34]"], "65 rows are more than 64"),
+        (
+            "int4/32",
+            ["f32[1, 32]", "u8[80]", "f32[1, 5]"],
+            "codes of 5 columns begin rows in the middle of a byte",
+        ),
+    ],
+)
+def test_what_the_kernel_does_not_take(name: str, types: list[str], reason: str) -> None:
+    (kernel,) = kernels_for(DequantMatmul, "cpu")
+    verdict = kernel.supports(DequantMatmul(scheme=name), [as_type(t) for t in types], "cpu")
+    assert isinstance(verdict, Refused)
+    assert verdict.reason.startswith(reason)
+
+
+def _refused(symbol: str, args: list[np.ndarray], n: int, message: str, **more: int) -> None:
+    library = ffi.load()
+    assert not isinstance(library, ffi.Unavailable)
+    shape = (*args[0].shape[:-1], n)
+    call = jax.ffi.ffi_call(library.target(symbol), jax.ShapeDtypeStruct(shape, args[0].dtype))
+    given = {key: np.int64(value) for key, value in more.items()}
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"{symbol}: {message}"):
+        jax.block_until_ready(jax.jit(lambda *a: call(*a, **given))(*args))
+
+
+def test_a_hostile_weight_is_an_error() -> None:
+    x = np.zeros((2, 256), np.float32)
+    gguf, int8 = "rlx_dequant_matmul_gguf_cpu", "rlx_dequant_matmul_int8_cpu"
+    cut = np.zeros((4, 143), np.uint8)
+    _refused(
+        gguf, [x, cut], 4, r"a weight \[n, bytes\] of whole blocks of 144 .* \[4, 143\]", scheme=12
+    )
+    short = np.zeros((4, 144), np.uint8)
+    _refused(gguf, [x[:, :255], short], 4, r"x\[..., 256\] and a result \[..., 4\]", scheme=12)
+    _refused(gguf, [x, short], 5, r"x\[..., 256\] and a result \[..., 4\]", scheme=12)
+    _refused(gguf, [x, short], 4, "a known tensor type of GGUF is required; got 99", scheme=99)
+    _refused(gguf, [x, short.astype(np.int32)], 4, "operand 1 must have", scheme=12)
+    codes, scale = np.zeros((256, 4), np.int8), np.zeros((8, 4), np.float32)
+    _refused(int8, [x, codes[:-1], scale], 4, r"codes \[k, n\] and scale \[k / 32, n\]", block=32)
+    _refused(int8, [x, codes, scale[:-1]], 4, r"codes \[k, n\] and scale \[k / 32, n\]", block=32)
+    _refused(int8, [x, codes, scale], 4, r"codes \[k, n\] and scale \[k / 0, n\]", block=0)
+    _refused(int8, [x, codes, scale, scale[:, :3]], 4, "zero must have the shape of", block=32)
+    wide = [x.astype(np.int32), codes, scale]
+    _refused(int8, wide, 4, "x must be f32, bf16 or f16", block=32)
+    nibbles = np.zeros(256 * 5 // 2, np.uint8)
+    odd = [x, nibbles, np.zeros((8, 5), np.float32)]
+    _refused("rlx_dequant_matmul_int4_cpu", odd, 5, ".* two a byte, n even,", block=32)
