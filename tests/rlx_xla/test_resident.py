@@ -77,6 +77,33 @@ def test_j5_a_list_of_caches_and_a_stacked_one(rng: np.random.Generator) -> None
     np.testing.assert_allclose(total, sum(c.sum() for c in caches), rtol=1e-3)
 
 
+def test_j5_a_stacked_cache_in_a_scan_over_layers(rng: np.random.Generator) -> None:
+    layers, capacity = 3, 64
+
+    def step(cache: jax.Array, rows: jax.Array, place: jax.Array) -> Any:
+        def layer(cache: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+            row = jax.lax.dynamic_slice(rows, (index, 0, 0, 0), (1, 8, 1, 16))
+            cache = jax.lax.dynamic_update_slice(cache, row, (index, 0, place, 0))
+            return cache, row.sum()
+
+        cache, sums = jax.lax.scan(layer, cache, jnp.arange(layers))
+        return sums.sum(), cache
+
+    spec = f"f32[{layers}, 8, {capacity}, 16]"
+    traced = rlx_xla.trace(step, spec, f"f32[{layers}, 8, 1, 16]", "i32[]")
+    compiled = rlx.Session("cpu").compile(traced, options=rlx.CompileOptions(resident={"cache": 1}))
+    wanted = np.zeros((layers, 8, capacity, 16), np.float32)
+    compiled.set_kept("cache", wanted)
+    assert compiled.memory()["alias"] == wanted.nbytes
+    assert compiled.memory()["temp"] < wanted.nbytes // 2
+    for place in range(5):
+        rows = rng.standard_normal((layers, 8, 1, 16)).astype(np.float32)
+        wanted[:, :, place] = rows[:, :, 0]
+        total, _ = compiled(rows, place)
+        np.testing.assert_allclose(total, rows.sum(), rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(compiled.kept("cache"), wanted)
+
+
 def test_part_of_an_argument_is_kept(rng: np.random.Generator) -> None:
     def step(state: dict[str, jax.Array], x: jax.Array) -> Any:
         return {"m": state["m"] + x, "scale": state["scale"]}, state["m"] * state["scale"]
