@@ -15,6 +15,7 @@ from rlx_xla.tracing.to_jax import to_jax as to_jax
 from rlx_xla.tracing.trace import trace as trace
 from rlx_xla.tracing.traced import Coverage as Coverage
 from rlx_xla.tracing.traced import Traced as Traced
+from rlx_xla.tracing.written_rules import write_rules as write_rules
 
 try:
     __version__ = version("rlx-xla")

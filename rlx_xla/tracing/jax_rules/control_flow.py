@@ -60,8 +60,8 @@ def _refusing(body: Callable[..., Any], op: Call, name: str, where: str) -> Call
         raise TraceError(
             f"to_jax: differentiating {name!r}{' at ' + where if where else ''} is required to use "
             "its own derivative rule, which is lost: the graph was saved, or its body changed "
-            "since it was traced. Trace the function again, or accept the derivative of the body: "
-            "to_jax(graph, lost_rules='differentiate')."
+            "since it was traced. Trace the function again and save rlx_xla.write_rules(graph), or "
+            "accept the derivative of the body: to_jax(graph, lost_rules='differentiate')."
         )
 
     if op.kind is CallKind.CUSTOM_JVP:
