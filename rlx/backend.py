@@ -149,7 +149,11 @@ def registered_devices() -> list[str]:
 def available_devices() -> list[str]:
     """Names of the devices that can be used here and now, those of PJRT plugins included."""
     found: list[str] = []
-    for name in sorted({*registered_devices(), *_discovered()}):
+    try:
+        plugins = _discovered()
+    except DeviceError:  # a package that does not load brings no device
+        plugins = {}
+    for name in sorted({*registered_devices(), *plugins}):
         try:
             backend_for(name)
         except DeviceError:

@@ -13,6 +13,7 @@ from rlx.ir.memory_plan import Buffer, MemoryEstimate
 from rlx.ir.plan import Lir
 from rlx.passes.base import PassRecord
 
+_COSTS = ("flops", "bytes accessed")
 _LARGEST = 5
 """How many buffers are named."""
 
@@ -83,7 +84,8 @@ class CompileReport:
         )
         count, size = self.params
         memory = "  ".join(f"{kind} {size:,} B" for kind, size in self.memory.items())
-        shown = {k: v for k, v in self.cost.items() if k in ("flops", "bytes accessed")}
+        # XLA says −1 where it does not know, as for a custom call.
+        shown = {k: v for k, v in self.cost.items() if k in _COSTS and v >= 0}
         cost = "  ".join(f"{name} {value:,.0f}" for name, value in shown.items())
         opaque = ", ".join(f"{name} × {count}" for name, count in self.external.items())
         return [

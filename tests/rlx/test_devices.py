@@ -223,6 +223,10 @@ def test_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "'broken'. Reinstall that package."
     )
     assert rlx.available_devices() == ["interpret"]
+    _points(monkeypatch, _Point("*", "broken:find", ImportError("No module named 'broken'")))
+    assert rlx.available_devices() == ["interpret"]
+    with pytest.raises(DeviceError, match="its backend broken:find of broken-package does not"):
+        rlx.Session("toy")
 
 
 def test_devices_that_are_found_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,13 @@ def test_the_text_shows_staging() -> None:
     assert report.to_dict()["staging"] == ["prepare: 3 nodes", "main: 2 nodes"]
 
 
+def test_a_cost_that_xla_does_not_know_is_left_out() -> None:
+    report = dataclasses.replace(_report(), cost={"flops": 12.0, "bytes accessed": -1.0})
+    assert "\n  cost: flops 12\n" in str(report)
+    unknown = dataclasses.replace(report, cost={"flops": -1.0, "bytes accessed": -1.0})
+    assert "cost:" not in str(unknown)
+
+
 def test_json_holds_everything() -> None:
     report = _report(supported_ops={"softmax"} | {"dot_general"}, arena_alignment=128)
     found = json.loads(report.to_json())
