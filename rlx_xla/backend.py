@@ -85,7 +85,7 @@ class XlaBackend(AbstractBackend):
         return from_device(value)
 
     def is_ready(self, value: Any) -> bool:
-        return bool(value.is_ready())
+        return bool(value.is_deleted() or value.is_ready())
 
 
 @final

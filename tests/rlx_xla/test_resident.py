@@ -252,6 +252,7 @@ def test_an_output_that_was_consumed_is_explained() -> None:
     compiled.keep("s", from_output=1, value=[1.0, 1.0])
     handle = compiled.run_async({"x": np.ones(2, np.float32)})
     compiled(np.ones(2, np.float32))
+    assert handle.done()  # nothing is to be waited for
     with pytest.raises(RunError, match=r"donated to a later call. Read it before that call"):
         handle.result()
 
