@@ -18,6 +18,7 @@ from rlx.backend import registered_devices as registered_devices
 from rlx.compiled import CompiledGraph as CompiledGraph
 from rlx.dims import DimBinding as DimBinding
 from rlx.dtypes import DType as DType
+from rlx.graph_devices import GraphDevices as GraphDevices
 from rlx.ir.builder import GraphBuilder as GraphBuilder
 from rlx.ir.graph import Graph as Graph
 from rlx.ir.graph import Node as Node

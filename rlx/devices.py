@@ -219,7 +219,7 @@ def pick_device(
     chosen = DevicePolicy.from_env() if policy is None else policy
     compile_options = CompileOptions() if options is None else options
     mir = mir_of("pick_device", graph)
-    able, rejected = _able(mir, chosen, compile_options)
+    able, rejected = candidates(mir, chosen, compile_options)
     if not able:
         reasons = "".join(f"\n  {d}: {reason}" for d, reason in rejected.items())
         raise DeviceError(
@@ -255,10 +255,11 @@ def _pick(
     )
 
 
-def _able(
-    graph: Graph, policy: DevicePolicy, options: CompileOptions
+def candidates(
+    graph: Program, policy: DevicePolicy, options: CompileOptions
 ) -> tuple[list[str], dict[str, str]]:
     """Devices that can run a graph in the policy's order, and why each other cannot."""
+    mir = mir_of("candidates", graph)
     rejected: dict[str, str] = {}
     named = [*(policy.devices or ()), *policy.prefer, *policy.chain]
     here = available_devices()
@@ -273,7 +274,7 @@ def _able(
         if backend.device in seen or (backend.device == "interpret" and "interpret" not in wanted):
             continue
         seen.add(backend.device)
-        node = first_unsupported_op(device, graph, options)
+        node = first_unsupported_op(device, mir, options)
         if node is None:
             able.append(backend.device)
         else:

@@ -15,7 +15,15 @@ import rlx
 from rlx import backend, devices
 from rlx.cost_model import BackendCostModel, count_work
 from rlx.device_names import KINDS, unavailable
-from rlx.errors import CompileError, DeviceError, LoweringError, RegistryError, UnboundDimError
+from rlx.errors import (
+    CompileError,
+    DeviceError,
+    LoweringError,
+    RegistryError,
+    RunError,
+    UnboundDimError,
+)
+from rlx.graph_devices import GraphDevices
 from rlx.ir.graph import Graph
 from rlx.numpy_backend import NumpyBackend
 from rlx.options import env
@@ -515,3 +523,62 @@ def test_a_graph_is_measured_with_drawn_inputs() -> None:
     assert devices.measure_graph("interpret", _mlp("n"), options=options, seconds=0.01) > 0
     model = devices.measure_cost_model("interpret", size=16)
     assert min(model.matmul_gflops, model.memory_gb_per_s, model.dispatch_us) > 0
+
+
+# One graph on several devices.
+
+
+def test_a_graph_runs_where_it_is_picked_with_the_same_params(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _toy_devices(monkeypatch)
+    graph = _mlp()
+    on = GraphDevices(graph, DevicePolicy.only("slow", "fast", "interpret").with_prefer("slow"))
+    assert on.devices()[0] == "slow"
+    rng = np.random.default_rng()
+    x = {"x": rng.normal(size=(4, 64)).astype(np.float32)}
+    for _ in range(2):  # params that are set again reach every device
+        w = {"w": rng.normal(size=(64, 10)).astype(np.float32)}
+        on.set_params(w)
+        wanted = rlx.interpret(graph, x, w)[0]
+        assert on.device == "slow"
+        for found in (on.run(x), on.run_on("fast", x), on.run_on("NumPy", x, outputs=[0])):
+            np.testing.assert_array_equal(found[0], wanted)
+    assert on.on("fast") is on.on("Fast")
+    assert on.on("slow").device == "slow"
+    assert sorted(on.warm_all()) == ["fast", "interpret", "slow"]
+    assert {d: s > 0 for d, s in on.benchmark(x, repeats=2).items()} == dict.fromkeys(
+        on.devices(), True
+    )
+    assert on.report() == "slow: preferred\ncompiled: slow, fast, interpret"
+
+
+def test_a_chain_falls_through_to_a_device_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    _toy_devices(monkeypatch)
+    from example_backend import ExampleBackend
+
+    def refuse(self: Any, *_: Any) -> Any:
+        raise CompileError(f"compile: {self.device} is out of order.")
+
+    b = rlx.GraphBuilder("g")
+    graph = b.build(-b.input("x", "f32[2]"))
+    x = {"x": np.random.default_rng().normal(size=2).astype(np.float32)}
+    on = GraphDevices(graph, DevicePolicy.all().with_chain("tpu", "fast", "interpret"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ExampleBackend, "compile", refuse)
+        np.testing.assert_array_equal(on.run_chain(x)[0], -x["x"])
+    assert on.failures == {"fast": "compile: fast is out of order."}
+    np.testing.assert_array_equal(on.run_chain(x)[0], -x["x"])  # it is not tried again
+    assert "failed: fast: compile: fast is out of order." in on.report()
+    with pytest.raises(RunError):
+        on.run_chain({"y": x["x"]})
+    lost = GraphDevices(graph, DevicePolicy.all().with_chain("tpu", "fast"))
+    monkeypatch.setattr(ExampleBackend, "compile", refuse)
+    with pytest.raises(DeviceError) as caught:
+        lost.run_chain(x)
+    assert str(caught.value) == (
+        "run_chain: a device that runs the graph is required; every one failed:\n"
+        "  tpu: not available\n  interpret: not allowed by the policy\n"
+        "  slow: not allowed by the policy\n  fast: compile: fast is out of order.\n"
+        "Allow another device, or change what the reasons name."
+    )
