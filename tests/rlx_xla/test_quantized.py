@@ -14,11 +14,17 @@ from rlx.ops.quantized import (
     Dequantize,
     DequantMatmul,
     FakeQuantize,
+    FakeQuantizeBackward,
+    FakeQuantizeLsq,
+    FakeQuantizeLsqBackwardScale,
+    FakeQuantizeLsqBackwardX,
     Quantize,
     ScaledMatmul,
+    ScaleMode,
     SplineActivation,
     SplineActivationBackwardCoeff,
     SplineActivationBackwardX,
+    SteKind,
     SynthMatmul,
     SynthMatmulBackward,
     SynthWrt,
@@ -68,7 +74,7 @@ def test_ties_go_to_the_even_code_for_every_scale(rng: np.random.Generator) -> N
         assert len(x) > 100
         wanted = np.clip(np.rint(x / np.float32(scale)), -128, 127)
         np.testing.assert_array_equal(run(Quantize(scales=(scale,)), x)[0], wanted)
-        fixed = FakeQuantize(scale_mode=rlx.ops.quantized.ScaleMode.FIXED)
+        fixed = FakeQuantize(scale_mode=ScaleMode.FIXED)
         grid = np.clip(wanted, -127, 127).astype(np.float32) * np.float32(scale)
         np.testing.assert_array_equal(run(fixed, x, np.float32([scale]))[0], grid)
 
@@ -197,6 +203,48 @@ def test_gradients_of_learned_weights(rng: np.random.Generator) -> None:
     for wrt, wanted in zip((SynthWrt.DX, SynthWrt.CODEBOOK), vjp(dy), strict=True):
         found = run(SynthMatmulBackward(wrt=wrt), x, idx, codebook, dy)[0]
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ScaleMode)
+@pytest.mark.parametrize("ste", SteKind)
+def test_gradients_pass_fake_quantisation(
+    mode: ScaleMode, ste: SteKind, rng: np.random.Generator
+) -> None:
+    """The estimator that the op names, and not the zero slope of rounding."""
+    x, dy = (rng.normal(size=(5, 4)).astype(np.float32) for _ in "xy")
+    state = rng.uniform(0.1, 0.3, 4).astype(np.float32)
+    op = FakeQuantize(bits=4, axis=1, ste=ste, scale_mode=mode, decay=0.5)
+    arrays = (x,) if mode is ScaleMode.PER_BATCH else (x, state)
+    forward = rlx_xla.to_jax(graph_of(op, *arrays))
+
+    def loss(*given: Any) -> Any:
+        made = forward(*given)
+        return ((made[0] if isinstance(made, tuple | list) else made) * dy).sum()
+
+    found = jax.grad(loss)(*arrays)
+    scale = state
+    if mode is ScaleMode.EMA:
+        scale = 0.5 * state + 0.5 * np.abs(x).max(0) / np.float32(7)
+    used = (x, dy) if mode is ScaleMode.PER_BATCH else (x, dy, scale)
+    wanted = run(FakeQuantizeBackward(bits=4, axis=1, ste=ste), *used)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assert np.abs(wanted).max() > 0.1
+
+
+def test_gradients_of_a_learned_scale(rng: np.random.Generator) -> None:
+    x, dy = (rng.normal(size=(5, 4)).astype(np.float32) for _ in "xy")
+    scale = rng.uniform(0.1, 0.3, 4).astype(np.float32)
+    grid: dict[str, Any] = {"bits": 4, "axis": 1}
+    forward = rlx_xla.to_jax(graph_of(FakeQuantizeLsq(**grid), x, scale))
+    dx, dscale = jax.vjp(forward, x, scale)[1](dy)
+    z = x / scale
+    inside = np.abs(z) <= 7
+    slope = np.where(inside, np.rint(z) - z, np.sign(z) * 7)
+    np.testing.assert_allclose(dx, np.where(inside, dy, 0))
+    np.testing.assert_allclose(dscale, (slope * dy).sum(0), rtol=1e-4, atol=1e-5)
+    for op, wanted in ((FakeQuantizeLsqBackwardX, dx), (FakeQuantizeLsqBackwardScale, dscale)):
+        found = run(op(**grid), x, scale, dy)[0]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_of_splines(rng: np.random.Generator) -> None:

@@ -1,5 +1,6 @@
 """Quantised compute: integers with scales, fake quantisation, packed weights, small floats."""
 
+from rlx.ops.quantized import gradients as gradients
 from rlx.ops.quantized.blocks import DequantGather as DequantGather
 from rlx.ops.quantized.blocks import DequantGroupedMatmul as DequantGroupedMatmul
 from rlx.ops.quantized.blocks import DequantGroupedMatmulMlx as DequantGroupedMatmulMlx
