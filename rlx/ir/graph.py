@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 from rlx.dims import DimExpr
@@ -202,21 +202,7 @@ class Graph:
 
     def all_graphs(self) -> tuple[Graph, ...]:
         """This graph and every distinct graph inside its ops' attributes, inner ones first."""
-        order: list[Graph] = []
-        seen: set[int] = set()
-        stack: list[tuple[Graph, bool]] = [(self, False)]
-        while stack:
-            graph, done = stack.pop()
-            if done:
-                order.append(graph)
-                continue
-            if id(graph) in seen:
-                continue
-            seen.add(id(graph))
-            stack.append((graph, True))
-            inner = [g for node in graph.nodes() for g in inner_graphs(node.op)]
-            stack.extend((g, False) for g in reversed(inner))
-        return tuple(order)
+        return inner_first(self, lambda graph: True)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -226,11 +212,12 @@ class Graph:
 
     def fingerprint(self) -> str:
         """Hexadecimal digest of names, attributes and structure; locations do not count."""
-        known: str | None = getattr(self, "_fingerprint")  # noqa: B009  slot set in __init__
+        known = _known_digest(self)
         if known is None:
             digests: dict[int, str] = {}
-            for graph in self.all_graphs():
-                done: str | None = getattr(graph, "_fingerprint")  # noqa: B009
+            # What is inside of a graph whose digest is known needs none: nesting stays linear.
+            for graph in inner_first(self, lambda graph: _known_digest(graph) is None):
+                done = _known_digest(graph)
                 digests[id(graph)] = done or _digest(graph, digests)
                 object.__setattr__(graph, "_fingerprint", digests[id(graph)])
             known = digests[id(self)]
@@ -279,6 +266,31 @@ class Graph:
         return findings
 
 
+def inner_first(graph: Graph, enter: Callable[[Graph], bool]) -> tuple[Graph, ...]:
+    """A graph and every distinct graph inside of it, inner ones first.
+
+    Args:
+        graph: the outermost one.
+        enter: whether to look inside of a graph; what lies in one that is not entered is left out.
+    """
+    order: list[Graph] = []
+    seen: set[int] = set()
+    stack: list[tuple[Graph, bool]] = [(graph, False)]
+    while stack:
+        current, done = stack.pop()
+        if done:
+            order.append(current)
+            continue
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        stack.append((current, True))
+        if enter(current):
+            inner = [g for node in current.nodes() for g in inner_graphs(node.op)]
+            stack.extend((g, False) for g in reversed(inner))
+    return tuple(order)
+
+
 def inner_graphs(op: Op) -> tuple[Graph, ...]:
     """The graphs among an op's attributes, in order."""
     if not op.holds_graphs:
@@ -325,6 +337,10 @@ def _topological(roots: Iterable[Value], findings: list[str]) -> tuple[Node, ...
 def same(lhs: Graph, rhs: Graph) -> bool:
     """Whether two graphs have the same structure, names and attributes (not locations)."""
     return lhs is rhs or lhs.fingerprint() == rhs.fingerprint()
+
+
+def _known_digest(graph: Graph) -> str | None:
+    return getattr(graph, "_fingerprint")  # noqa: B009  slot set in __init__
 
 
 def _digest(graph: Graph, digests: Mapping[int, str]) -> str:

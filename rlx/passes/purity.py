@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from rlx.dtypes import DType
-from rlx.ir.graph import Graph, Node, inner_graphs
+from rlx.ir.graph import Graph, Node, inner_first, inner_graphs
 from rlx.ops.control_flow import Call, CallKind, PlatformIndex
 from rlx.ops.convert import OptimizationBarrier
 from rlx.ops.external import External
@@ -43,7 +43,8 @@ class Purity:
         return isinstance(node.op, _LEFT_TO_DEVICE) or self.is_pinned(node)
 
     def _holds_pinned(self, graph: Graph) -> bool:
-        for inner in graph.all_graphs():  # inner ones first, so that the question does not nest
+        # Inner ones first, so that the question does not nest; a known one is not entered again.
+        for inner in inner_first(graph, lambda inner: inner not in self._pinned):
             if inner not in self._pinned:
                 self._pinned[inner] = any(self.is_pinned(node) for node in inner.nodes())
         return self._pinned[graph]

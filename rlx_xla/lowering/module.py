@@ -12,8 +12,9 @@ from typing import Any, final
 
 from rlx.dtypes import DType
 from rlx.errors import LoweringError
-from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.graph import Graph, Node, Value, inner_first
 from rlx.ir.location import Location
+from rlx.ops.control_flow import Call
 from rlx.types import TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import func, ir
@@ -123,12 +124,20 @@ class ModuleLowering:
 
     def call(self, graph: Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
         """Call a graph as a private function that is emitted once per graph object."""
-        found = self._functions.get(id(graph))
-        if found is None:
-            made = self.function(graph, _symbol(graph.name), public=False)
-            self.symbols.insert(made.operation)
-            found = self._functions[id(graph)] = (graph, made)
-        return list(func.CallOp(found[1], list(arguments)).results)
+        if id(graph) not in self._functions:
+            self._emit_called(graph)
+        return list(func.CallOp(self._functions[id(graph)][1], list(arguments)).results)
+
+    def _emit_called(self, graph: Graph) -> None:
+        """Emit a function and those that it calls, inner ones first: calls nest at any depth."""
+        found = inner_first(graph, lambda inner: id(inner) not in self._functions)
+        calls = [n.op for inner in found for n in inner.nodes() if isinstance(n.op, Call)]
+        called = {id(graph), *(id(op.body) for op in calls)}
+        for inner in found:
+            if id(inner) in called and id(inner) not in self._functions:
+                made = self.function(inner, _symbol(inner.name), public=False)
+                self.symbols.insert(made.operation)
+                self._functions[id(inner)] = (inner, made)
 
     def inline(self, graph: Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
         """Emit a graph's nodes at the insertion point; return its outputs, then its tokens."""

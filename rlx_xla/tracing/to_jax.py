@@ -15,7 +15,9 @@ import numpy as np
 
 from rlx import dims
 from rlx.errors import RunError, TraceError, did_you_mean
-from rlx.ir.graph import Graph, Value
+from rlx.ir.graph import Graph, Node, Value, inner_graphs
+from rlx.ir.rewrite import splice, sweep
+from rlx.ops.control_flow import Call, CallKind
 from rlx.passes.bind_dims import bind
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
@@ -23,6 +25,9 @@ from rlx_xla.tracing.arguments import Arguments
 from rlx_xla.tracing.evaluation import Evaluator
 from rlx_xla.tracing.traced import Traced
 from rlx_xla.tracing.wide import needs_64_bits
+
+MAX_DEPTH = 25
+"""Graphs inside each other that JAX traces well within Python's stack."""
 
 _LOST_RULES = ("raise", "differentiate")
 
@@ -135,6 +140,7 @@ def _of_traced(
 
 def _flat(graph: Graph, lost_rules: str) -> Callable[[Sequence[Any]], list[Any]]:
     """A function of all leaves, inputs then params, to the list of outputs."""
+    graph = _no_deeper_than_jax(graph)
     leaves = (*graph.inputs, *graph.params)
     wide = functools.lru_cache(maxsize=64)(needs_64_bits)
     bound = functools.lru_cache(maxsize=64)(lambda sizes: bind(graph, dict(sizes)))
@@ -164,6 +170,41 @@ def _flat(graph: Graph, lost_rules: str) -> Callable[[Sequence[Any]], list[Any]]
 def _room(wide: bool) -> contextlib.AbstractContextManager[Any]:
     """Where 64-bit values are possible, if they are needed."""
     return jx.enable_x64() if wide and not jx.x64_enabled() else contextlib.nullcontext()
+
+
+def _no_deeper_than_jax(graph: Graph) -> Graph:
+    """The graph without plain calls where they nest so deeply that JAX could not trace them.
+
+    Raises:
+        TraceError: graphs nest too deeply for another reason.
+    """
+    if _depth(graph) <= MAX_DEPTH:
+        return graph
+    found, before = graph, None
+    while found is not before and _depth(found) > MAX_DEPTH:
+        found, before = sweep(found, lambda: _in_place, nested=False), found  # one level each time
+    if _depth(found) > MAX_DEPTH:
+        raise TraceError(
+            f"to_jax: at most {MAX_DEPTH} graphs are required to lie inside each other, as JAX "
+            f"traces each by recursion; {graph.name!r} has {_depth(found)}, plain calls left out. "
+            "Split it, or inline some of them (rlx.passes.InlineCalls())."
+        )
+    return found
+
+
+def _depth(graph: Graph) -> int:
+    depths: dict[int, int] = {}
+    for inner in graph.all_graphs():
+        below = [depths[id(g)] for node in inner.nodes() for g in inner_graphs(node.op)]
+        depths[id(inner)] = 1 + max(below, default=0)
+    return depths[id(graph)]
+
+
+def _in_place(node: Node) -> tuple[Value, ...] | None:
+    op = node.op
+    if not isinstance(op, Call) or op.kind is not CallKind.JIT:
+        return None
+    return splice(op.body, node.inputs)
 
 
 def _array(leaf: Value, value: Any) -> Any:

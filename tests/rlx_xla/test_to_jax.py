@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from rlx.errors import RunError, TraceError
 from rlx.ir.graph import Graph, Value, make_node
 from rlx.ir.op import all_ops
 from rlx.ops.compare import Select, SelectN
+from rlx.ops.control_flow import Call, CallKind
 from rlx.options.compile import CompileOptions
 from rlx.passes import Canonicalize, EliminateCommonSubexpressions
 from rlx.passes.base import PassContext
@@ -323,12 +325,52 @@ def test_gradients_of_64_bits_need_jax_to_keep_them() -> None:
     x = b.input("x", "f64[3]")
     function = rlx_xla.to_jax(b.build((x * x).sum()))
     given = np.array([1.0, 2.0, 3.0])
-    assert function(given) == 14
+    assert float(function(given)) == 14
     message = (
         "call: 'x' is required to be f64[3]; got float32[3]. JAX makes 32-bit numbers of 64-bit "
         "ones unless jax_enable_x64 is set: set it."
     )
     with pytest.raises(RunError, match=re.escape(message)):
-        jax.grad(function)(given)
+        jax.grad(function)(given.astype(np.float32))  # what JAX makes of it without a warning
     with enable_x64():
         np.testing.assert_array_equal(jax.grad(function)(given), 2 * given)
+
+
+def nested_calls(depth: int, kind: CallKind = CallKind.JIT) -> Graph:
+    """x ↦ x + depth, by calls inside calls."""
+    body: Graph | None = None
+    for number in range(depth):
+        x = rlx.ops.Input(name="x", dtype=as_dtype("f32"), shape=(3,))()
+        y = x if body is None else Call(body=body, name=f"level_{number}", kind=kind)(x)
+        body = Graph((x,), (), (y + 1.0,), name=f"level_{number}")
+    assert body is not None
+    return body
+
+
+def test_calls_may_nest_at_any_depth() -> None:
+    graph, x = nested_calls(400), np.zeros(3, np.float32)
+    assert rlx_xla.to_jax(graph)(x).tolist() == [400] * 3
+    assert rlx_xla.stablehlo(graph, platform="cpu").count("func.func") >= 1
+    assert rlx.Session("cpu").compile(nested_calls(150))(x).tolist() == [150] * 3
+
+
+def test_what_nests_too_deeply_is_told() -> None:
+    message = (
+        "to_jax: at most 25 graphs are required to lie inside each other, as JAX traces each by "
+        "recursion; 'level_29' has 30, plain calls left out. Split it, or inline some of them "
+        "(rlx.passes.InlineCalls())."
+    )
+    with pytest.raises(TraceError, match=re.escape(message)):
+        rlx_xla.to_jax(nested_calls(30, CallKind.REMAT))
+
+
+def test_elimination_is_linear_in_the_depth_of_calls() -> None:
+    def seconds(depth: int) -> float:
+        graph = nested_calls(depth)
+        start = time.process_time()
+        EliminateCommonSubexpressions().run(graph, CONTEXT)
+        return time.process_time() - start
+
+    seconds(50)
+    # Ten times as deep took a hundred times as long.
+    assert seconds(1000) < 40 * max(seconds(100), 0.005)
