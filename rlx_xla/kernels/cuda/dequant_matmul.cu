@@ -167,6 +167,8 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 }
 #endif
 
+#define SHARED_SCALES (FORMAT == 4 || FORMAT == 5)
+
 // Q6_K's 210 bytes are aligned in fours.
 #define UNIT (BYTES % 16 ? 4 : 1)
 #define UNITS (K / 256 / UNIT)
@@ -224,12 +226,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
   int stage = 0;
   for (int unit = warp; unit < UNITS; unit += WARPS) {
     load(unit + (STAGES - 1) * WARPS, stage == 0 ? STAGES - 1 : stage - 1);
-    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
-    __syncwarp();
 #pragma unroll 1
     for (int c = 0; c < UNIT; c++) {
-      const u8* upper = own + (stage * 16 + g) * PITCH + c * BYTES;
-      const u8* lower = upper + 8 * PITCH;
+      // Asked for before the wait, so that both arrive together.
       uint2 b[8][TILES][2];
 #pragma unroll
       for (int group = 0; group < 8; group++) {
@@ -240,12 +239,35 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
           b[group][j][1] = x[j] ? *(const uint2*)(at + 16) : make_uint2(0u, 0u);
         }
       }
+      if (c == 0) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        __syncwarp();
+      }
+      const u8* upper = own + (stage * 16 + g) * PITCH + c * BYTES;
+      const u8* lower = upper + 8 * PITCH;
+#if SHARED_SCALES
+      // The four lanes of a row have need of the same eight pairs: each makes two.
+      float mine[2][2][2], least[2][2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        scales(upper, 2 * t + i, mine[0][i], least[0][i]);
+        scales(lower, 2 * t + i, mine[1][i], least[1][i]);
+      }
+#endif
 #pragma unroll
       for (int group = 0; group < 8; group++) {
         const Weights u = decode(upper, group, t), l = decode(lower, group, t);
         float su[2], sl[2], mu = 0.0f, ml = 0.0f;
+#if SHARED_SCALES
+        const int from = (lane & 28) + group / 2;
+        su[0] = su[1] = __shfl_sync(0xffffffffu, mine[0][group & 1][0], from);
+        sl[0] = sl[1] = __shfl_sync(0xffffffffu, mine[1][group & 1][0], from);
+        mu = __shfl_sync(0xffffffffu, least[0][group & 1], from);
+        ml = __shfl_sync(0xffffffffu, least[1][group & 1], from);
+#else
         scales(upper, group, su, mu);
         scales(lower, group, sl, ml);
+#endif
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
           float d[4] = {};

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rlx.dtypes import DType
@@ -22,29 +20,12 @@ def conv_general_dilated(
     result = ctx.output_types[0].dtype
     if result.is_complex and ctx.platform != "tpu":
         return _complex(ctx, op, lhs, rhs, result.real)
-    on_gpu = ctx.platform in ("cuda", "rocm") and _is_f8(ctx)
-    # The CPU is quicker on f32; the GPUs' library takes two of the eight-bit floats, not all.
-    narrow = ctx.platform == "cpu" or on_gpu
-    wide = result.compute if narrow else result
-    if narrow:
+    wide = result.compute if ctx.platform == "cpu" else result
+    if ctx.platform == "cpu":
         left, right = (t.dtype for t in ctx.input_types)
         lhs = convert(ctx, lhs, operand_dtype(left, wide))
         rhs = convert(ctx, rhs, operand_dtype(right, wide))
-    if on_gpu:
-        # Without a barrier XLA takes the conversions back into the call that refuses them.
-        lhs, rhs = stablehlo.optimization_barrier([lhs, rhs])
-        (product,) = _values(stablehlo.optimization_barrier([_convolve(ctx, op, lhs, rhs, wide)]))
-        return convert(ctx, product, result)
     return convert(ctx, _convolve(ctx, op, lhs, rhs, wide), result)
-
-
-def _values(made: Any) -> list[ir.Value]:
-    """One result comes alone, several come as a list."""
-    return [made] if isinstance(made, ir.Value) else list(made)
-
-
-def _is_f8(ctx: LoweringContext) -> bool:
-    return any(t.dtype.is_float and t.dtype.bits <= 8 for t in ctx.input_types)
 
 
 def _complex(

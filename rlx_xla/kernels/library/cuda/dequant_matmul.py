@@ -40,7 +40,10 @@ _MAX_COLUMNS = 16
 """Most parts of rows of x; with more, XLA's product of an unpacked weight gains on it."""
 
 _MAX_INNER = 1 << 17
-_STAGES = 3
+_SHARED = 224 * 1024
+"""Shared memory of a multiprocessor that kernels get, in bytes (H100, H200; A100 has 160 KiB)."""
+
+_MULTIPROCESSORS = 132
 
 
 def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refused:
@@ -72,12 +75,9 @@ def _configure(
     number, size = _FORMATS[op.scheme]
     unit = 1 if size % 16 == 0 else 4
     units = inner // 256 // unit
-    warps = next(w for w in (8, 4, 2, 1) if w <= max(1, units // 2) or w == 1)
-    if outer >= 16 * 132 * 3 or unit > 1:  # enough blocks to fill a GPU: fewer warps in each
-        warps = min(warps, 4)
     pitch = (unit * size + 31) // 32 * 32 + 16
+    warps, stages = _shape(-(-outer // 16), units, 16 * pitch)
     columns = rows * _PARTS[types[0].dtype]
-    stages = _STAGES if unit == 1 else 2
     sums = warps * 16 * (8 * -(-columns // 8) + 1) * 4
     return Launch(
         entry="dequant_matmul",
@@ -95,6 +95,18 @@ def _configure(
             "STAGES": stages,
         },
     )
+
+
+def _shape(blocks: int, units: int, stage: int) -> tuple[int, int]:
+    """Warps of a block and stages of a warp, of ``stage`` bytes each.
+
+    As many as let every block be on the GPU at once; no more warps than half the units of K.
+    """
+    resident = min(5, math.ceil(blocks / _MULTIPROCESSORS))
+    for warps, stages in ((8, 3), (4, 3), (8, 2), (4, 2), (2, 3), (2, 2)):
+        if 2 * warps <= units and warps * stages * stage * resident <= _SHARED:
+            return warps, stages
+    return 1, 2
 
 
 def _prepare(ctx: LoweringContext, *operands: ir.Value) -> Sequence[ir.Value]:

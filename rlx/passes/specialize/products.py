@@ -1,6 +1,6 @@
-"""Convolutions of integers on GPUs, as sums of products of matrices.
+"""Convolutions of integers and eight-bit floats on GPUs, as sums of products of matrices.
 
-XLA hands convolutions to a library there that knows next to no integers, and refuses the rest.
+XLA hands convolutions to a library there that knows next to none of them, and refuses the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlx.ir.graph import Node, Value
 from rlx.ir.rewrite import Rule, rule
 from rlx.ops.arithmetic import Add
 from rlx.ops.convolution import ConvGeneralDilated
-from rlx.ops.dot import DotGeneral
+from rlx.ops.dot import DotGeneral, DotPrecision, accumulator
 from rlx.ops.io import Constant
 from rlx.ops.shape import Pad, Reshape, Slice, Transpose
 from rlx.types import Dim
@@ -26,16 +26,20 @@ MAX_PLACES = 1024
 
 
 @rule(ConvGeneralDilated)
-def integer_convolution(node: Node) -> Value | None:
-    """Convolution of integers as products of matrices."""
+def convolution_by_products(node: Node) -> Value | None:
+    """Convolution of integers or eight-bit floats as products of matrices."""
     op = node.op
     if not isinstance(op, ConvGeneralDilated):
         return None
     lhs, rhs = node.inputs
     result = node.types[0]
     static = lhs.type.is_static and rhs.type.is_static and result.is_static
-    if not static or not result.dtype.is_integer or not all(result.shape):
+    narrow = any(v.dtype.is_float and v.dtype.bits <= 8 for v in (lhs, rhs))
+    if not static or not (result.dtype.is_integer or narrow) or not all(result.shape):
         return None
+    wide = accumulator(lhs.dtype, rhs.dtype, result.dtype) if narrow else result.dtype
+    if narrow:
+        lhs, rhs = lhs.convert(wide), rhs.convert(wide)
     outputs, features, *window = sizes([rhs.shape[axis] for axis in op.rhs_spec])
     if math.prod(window) > MAX_PLACES or not math.prod(sizes(lhs.shape)):
         return None
@@ -50,7 +54,8 @@ def integer_convolution(node: Node) -> Value | None:
         rhs_contracting=(2,),
         lhs_batch=(0,),
         rhs_batch=(0,),
-        preferred_element_type=result.dtype,
+        precision=(DotPrecision.HIGHEST,) * 2 if narrow else op.precision,
+        preferred_element_type=wide,
     )
     total: Value | None = None
     for offsets in itertools.product(*(range(n) for n in window)):
@@ -62,7 +67,7 @@ def integer_convolution(node: Node) -> Value | None:
         )
         made: Value = product(seen, Reshape(shape=(groups, outputs // groups, features))(part))
         total = made if total is None else Add()(total, made)
-    return None if total is None else _placed(op, total, places, node)
+    return None if total is None else _placed(op, total, places, node).convert(result.dtype)
 
 
 def sizes(shape: Sequence[Dim]) -> tuple[int, ...]:
@@ -118,4 +123,4 @@ def _placed(op: ConvGeneralDilated, total: Value, places: Sequence[int], node: N
     return made
 
 
-RULES: tuple[Rule, ...] = (integer_convolution,)
+RULES: tuple[Rule, ...] = (convolution_by_products,)
