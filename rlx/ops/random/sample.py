@@ -39,8 +39,8 @@ class Sample(Op):
         C3: top_k ≥ 0, 0 < top_p ≤ 1, and temperature is finite and ≥ 0.
         C4: 0 ≤ seed < 2⁶⁴.
 
-    Numerics: probabilities and their sums are f32, f64 for f64 logits; a row that holds NaN gives
-    some index in range.
+    Numerics: probabilities are f32, f64 for f64 logits, and are added in whole parts of 2⁻³⁰, so
+    that devices choose alike; a row that holds NaN gives some index in range.
     Source: RLX `Op::Sample`; Holtzman et al. 2019 (top_p). NumPy's meaning is that of the default
     policy.
     """

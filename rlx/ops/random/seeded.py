@@ -33,6 +33,10 @@ COSINE = (-19.73920869073926, 64.93932550212654, -85.44364456102676, 59.24293455
 """cos(2πx) = 1 + x² · Σ COSINE[i] · x²ⁱ for |x| ≤ 1/8, to 2⁻³⁴."""
 
 
+UNITS = 1 << 30
+"""Probabilities are counted in parts of it."""
+
+
 def default_seed() -> Value:
     """The seed of the default policy, as u32[2]."""
     return seed_value(RngOptions().seed)
@@ -218,7 +222,6 @@ def _sample(op: Sample, logits: Value, seed: Value, zero: bool) -> Value:
     from rlx.ops.compare import Select
     from rlx.ops.normalization import Softmax
     from rlx.ops.reduction import Argmax, CumSum
-    from rlx.ops.shape import Iota
 
     if op.temperature == 0:
         return Argmax(axis=1)(logits)
@@ -230,24 +233,36 @@ def _sample(op: Sample, logits: Value, seed: Value, zero: bool) -> Value:
         lowest = broadcast_to(constant(-math.inf, wide), scaled.shape)
         scaled = Select()(kept, scaled, lowest)
     weight: Value = Softmax(axis=1)(scaled)
+    # Whole numbers add up to the same sums in any order, so that devices choose alike.
+    units = (weight * float(UNITS) + 0.5).convert(DType.I32)
     if op.top_p < 1:
-        inside = _nucleus(weight, op.top_p)
-        weight = Select()(inside, weight, broadcast_to(constant(0.0, wide), weight.shape))
-    total: Value = CumSum(axis=1)(weight)
-    unit = (
-        broadcast_to(constant(0.0, DType.F32), (rows,))
-        if zero
-        else _unit(PhiloxBits(shape=(rows,))(seed))
-    )
-    # Weights may sum to less than 1; at least the smallest number, so that r = 0 skips weights 0.
-    target = unit.convert(wide).reshape(rows, 1) * total.max(1, keepdims=True)
-    smallest = float(np.finfo(wide.numpy).smallest_normal)
-    below = (total < smallest) | (total < broadcast_to(target, total.shape))
-    index = below.convert(DType.I32).sum(1)
-    places: Value = Iota(dtype=DType.I32, shape=weight.shape, axis=1)()
-    none = broadcast_to(constant(0), weight.shape)
-    last = Select()(weight > 0.0, places, none).max(1)
-    return Min()(index, last)
+        nothing = broadcast_to(constant(0), units.shape)
+        units = Select()(_nucleus(weight, units, op.top_p), units, nothing)
+    total: Value = CumSum(axis=1)(units)
+    if zero:
+        unit = broadcast_to(constant(0, DType.U32), (rows,))
+    else:
+        unit = _top(PhiloxBits(shape=(rows,))(seed)).convert(DType.U32)
+    target = _part(total.max(1), unit)
+    reached = total <= broadcast_to(target.reshape(rows, 1), total.shape)
+    index = reached.convert(DType.I32).sum(1)
+    return Min()(index, broadcast_to(_last_index(logits), (rows,)))
+
+
+def _part(total: Value, fraction: Value) -> Value:
+    """⌊total · fraction / 2²⁴⌋ of i32 and u32 numbers."""
+    from rlx.ops.bitwise import ShiftRightLogical
+
+    product = total.convert(DType.U64) * fraction.convert(DType.U64)
+    shift = broadcast_to(constant(24, DType.U64), product.shape)
+    return ShiftRightLogical()(product, shift).convert(DType.I32)
+
+
+def _last_index(logits: Value) -> Value:
+    from rlx.ops.shape import DimValue
+
+    last = logits.shape[1] - 1
+    return constant(last) if isinstance(last, int) else DimValue(dim=last)()
 
 
 def _largest(scaled: Value, top_k: int) -> Value | None:
@@ -261,18 +276,38 @@ def _largest(scaled: Value, top_k: int) -> Value | None:
     return scaled >= broadcast_to(values.narrow(1, top_k - 1, 1), (rows, count))
 
 
-def _nucleus(weight: Value, top_p: float) -> Value:
-    """Where the shortest run of the largest weights with a sum ≥ top_p is."""
-    from rlx.ops.indexing import GatherElements
-    from rlx.ops.reduction import CumSum
-    from rlx.ops.shape import Iota
-    from rlx.ops.sorting import Sort
+def _nucleus(weight: Value, units: Value, top_p: float) -> Value:
+    """Where the shortest run of the largest weights is whose units make up top_p of all.
 
-    places: Value = Iota(dtype=DType.I32, shape=weight.shape, axis=1)()
-    negative, order = Sort(axis=1)(-weight, places)
-    before: Value = CumSum(axis=1, exclusive=True)(-negative)
-    count = (before < top_p).convert(DType.I32).sum(1, keepdims=True)
-    last = count - 1
-    least = broadcast_to(-GatherElements(axis=1)(negative, last), weight.shape)
-    final = broadcast_to(GatherElements(axis=1)(order, last), weight.shape)
-    return (weight > least) | (weight.eq(least) & (places <= final))
+    The smallest weight of the run is found by halving its range of bit patterns, which are ordered
+    as the weights are: a few dozen sums cost less than to sort a vocabulary.
+    """
+    from rlx.ops.compare import Select
+    from rlx.ops.control_flow import Scan
+    from rlx.ops.convert import BitcastConvert
+    from rlx.ops.io import Input
+    from rlx.ops.reduction import CumSum
+
+    integer = DType.I64 if weight.dtype is DType.F64 else DType.I32
+    rows = weight.shape[:1]
+    bits: Value = BitcastConvert(dtype=integer)(weight)
+    nothing = broadcast_to(constant(0), units.shape)
+    fraction = max(round(top_p * 2**24), 1)
+    wanted = _part(units.sum(1), broadcast_to(constant(fraction, DType.U32), rows))
+    steps = 62 if integer is DType.I64 else 30  # a weight is below 2, whose pattern is 1 << steps
+    bounds = [broadcast_to(constant(n, integer), rows) for n in (0, 1 << steps)]
+    given = [bits, units, nothing, wanted, *bounds]
+    leaves = [Input(name=f"x{i}", dtype=v.dtype, shape=v.shape)() for i, v in enumerate(given)]
+    patterns, parts, zeros, enough, low, high = leaves
+    middle = low + (high - low) / 2
+    column = broadcast_to(middle.reshape(*rows, 1), patterns.shape)
+    reached = Select()(patterns >= column, parts, zeros).sum(1) >= enough
+    moved = Select()(reached, middle, low), Select()(reached, high, middle)
+    body = Graph(leaves, (), moved, name="halve")
+    least: Value = Scan(body=body, length=steps, num_consts=4, num_carry=2)(*given)[0]
+    edge = broadcast_to(least.reshape(*rows, 1), bits.shape)
+    above, tied = bits > edge, bits.eq(edge)
+    inside = Select()(above, units, nothing).sum(1, keepdims=True)
+    before: Value = CumSum(axis=1, exclusive=True)(Select()(tied, units, nothing))
+    room = wanted.reshape(*rows, 1) - inside
+    return above | (tied & (before < broadcast_to(room, before.shape)))

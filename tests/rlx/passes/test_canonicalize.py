@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlx import ops
+from rlx.dtypes import DType
 from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, same
 from rlx.ir.interpret import interpret
 from rlx.ir.text_parse import parse
 from rlx.ops.shape import BroadcastInDim
 from rlx.passes import Canonicalize, PassContext
+from rlx.types import TensorType
 
 # Inputs, the nodes before, and what the result's nodes are expected to be ("" for x itself).
 CASES = {
@@ -72,6 +75,20 @@ CASES = {
         "%0 = convert(%x) {dtype = i8}: i8[3]",
     ),
     "not_of_not": ("x: bool[3]", "%0 = not(%x): bool[3]; %1 = not(%0): bool[3]", ""),
+    "exclusive_sum": (
+        "x: f32[3, 4]",
+        "%0 = cumsum(%x) {axis = 1, reverse = false, exclusive = true}: f32[3, 4]",
+        "%0 = constant 0.0: f32[]; "
+        "%1 = pad(%x, %0) {low = (0, 1), high = (0, -1), interior = (0, 0)}: f32[3, 4]; "
+        "%2 = cumsum(%1) {axis = 1, reverse = false, exclusive = false}: f32[3, 4]",
+    ),
+    "exclusive_maximum_from_the_end": (
+        "x: i8[4]",
+        "%0 = cummax(%x) {axis = 0, reverse = true, exclusive = true}: i8[4]",
+        "%0 = constant -128: i8[]; "
+        "%1 = pad(%x, %0) {low = (-1,), high = (1,), interior = (0,)}: i8[4]; "
+        "%2 = cummax(%1) {axis = 0, reverse = true, exclusive = false}: i8[4]",
+    ),
     "and_of_itself": ("x: u8[3]", "%0 = and(%x, %x): u8[3]", ""),
     "or_with_no_bits": (
         "x: i32[]",
@@ -395,3 +412,15 @@ def test_a_broadcast_of_a_long_literal_is_not_searched() -> None:
     )
     graph = b.build(b.input("x", "f32[1000]") * ones)
     assert "mul" in str(canonical(graph))
+
+
+@pytest.mark.parametrize("name", ["CumSum", "CumProd", "CumMax", "CumMin", "CumLogSumExp"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_exclusive_forms_keep_their_results(name: str, reverse: bool) -> None:
+    op = getattr(ops, name)(axis=1, reverse=reverse, exclusive=True)
+    for shape in ((3, 5), (2, 1), (2, 0)):
+        b = GraphBuilder("g")
+        graph = b.build(op(b.input("x", TensorType(DType.F32, shape))))
+        x = {"x": np.random.default_rng().normal(size=shape).astype(np.float32)}
+        found, wanted = interpret(canonical(graph), x)[0], interpret(graph, x)[0]
+        np.testing.assert_array_equal(found, wanted)
