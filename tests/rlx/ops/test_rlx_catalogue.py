@@ -200,6 +200,8 @@ CONTROL_FLOW: dict[str, Ops] = {
     "ScanBackwardXs": ("ScanBackwardXs",),
     "Custom": ("Custom",),
     "CustomFn": ("CustomFn",),
+    "Custom": ("Custom",),
+    "CustomFn": ("CustomFn",),
 }
 
 LOSS_AND_BACKWARD: dict[str, Ops] = {
@@ -234,6 +236,7 @@ LOSS_AND_BACKWARD: dict[str, Ops] = {
     "GatedResidualBackward": ("GatedResidualBackward",),
     "GatedDeltaNetBackward": ("GatedDeltaNetBackward",),
     "EighBackward": ("EighBackward",),
+    "LogMelBackward": ("LogMelBackward",),
 }
 
 SECTIONS = (
