@@ -200,8 +200,6 @@ CONTROL_FLOW: dict[str, Ops] = {
     "ScanBackwardXs": ("ScanBackwardXs",),
     "Custom": ("Custom",),
     "CustomFn": ("CustomFn",),
-    "Custom": ("Custom",),
-    "CustomFn": ("CustomFn",),
 }
 
 LOSS_AND_BACKWARD: dict[str, Ops] = {
@@ -236,7 +234,6 @@ LOSS_AND_BACKWARD: dict[str, Ops] = {
     "GatedResidualBackward": ("GatedResidualBackward",),
     "GatedDeltaNetBackward": ("GatedDeltaNetBackward",),
     "EighBackward": ("EighBackward",),
-    "LogMelBackward": ("LogMelBackward",),
 }
 
 SECTIONS = (
