@@ -146,23 +146,11 @@ def weights(
     """
     rows, cols = shape
     match scheme.kind:
-        case SchemeKind.INT8 | SchemeKind.INT8_ASYM:
-            codes = lanes.convert(weight, DType.F32)
-            return _by_blocks(lanes, scheme, codes, scale, zero, shape)
-        case SchemeKind.INT4:
-            codes = lanes.convert(_flat_nibbles(lanes, weight, shape), DType.F32)
-            return _by_blocks(lanes, scheme, codes, scale, zero, shape)
-        case SchemeKind.FP8_E4M3 | SchemeKind.FP8_E5M2:
-            form = _FORMATS[scheme.kind]
-            values = minifloat.decode(lanes, form, weight)
-            return values if scale is None else values * scale
-        case SchemeKind.NVFP4:
+        case SchemeKind.INT4 | SchemeKind.NVFP4:
             codes = _flat_nibbles(lanes, weight, shape)
-            values = minifloat.decode(lanes, ScaledFormat.F4E2M1, codes)
-            wide = minifloat.decode(lanes, ScaledFormat.F8E4M3, scale)
-            wide = lanes.select(lanes.equal(wide, wide), wide, 0.0)
-            values = values * _down(lanes, wide, scheme.block, rows, cols)
-            return values if zero is None else values * zero
+            return from_codes(lanes, scheme, codes, scale, zero, shape)
+        case k if k in _BY_COLUMNS:
+            return from_codes(lanes, scheme, weight, scale, zero, shape)
         case SchemeKind.MLX_AFFINE:
             codes = lanes.convert(_bit_stream(lanes, weight, scheme.bits, shape), DType.F32)
             wide = _along(lanes, lanes.convert(scale, DType.F32), scheme.block, shape)
@@ -190,6 +178,36 @@ def weights(
             return lanes.reshape(BLOCKS[scheme.kind](lanes, packed), shape)
 
 
+def from_codes(
+    lanes: AbstractLanes,
+    scheme: QuantScheme,
+    codes: Lane,
+    scale: Lane | None,
+    zero: Lane | None,
+    shape: tuple[int, Any],
+) -> Lane:
+    """The numbers (f32) of codes [K, N], one to an element, of a scheme that is stored so."""
+    rows, cols = shape
+    match scheme.kind:
+        case SchemeKind.FP8_E4M3 | SchemeKind.FP8_E5M2:
+            values = minifloat.decode(lanes, _FORMATS[scheme.kind], codes)
+            return values if scale is None else values * scale
+        case SchemeKind.NVFP4:
+            values = minifloat.decode(lanes, ScaledFormat.F4E2M1, codes)
+            wide = minifloat.decode(lanes, ScaledFormat.F8E4M3, scale)
+            wide = lanes.select(lanes.equal(wide, wide), wide, 0.0)
+            values = values * _down(lanes, wide, scheme.block, rows, cols)
+            return values if zero is None else values * zero
+        case _:
+            wide = lanes.convert(codes, DType.F32)
+            if zero is not None:
+                wide = wide - _down(lanes, zero, scheme.block, rows, cols)
+            return wide * _down(lanes, scale, scheme.block, rows, cols)
+
+
+_BY_COLUMNS = (
+    SchemeKind.INT8, SchemeKind.INT8_ASYM, SchemeKind.FP8_E4M3, SchemeKind.FP8_E5M2,
+)  # fmt: skip
 _FORMATS = {
     SchemeKind.FP8_E4M3: ScaledFormat.F8E4M3,
     SchemeKind.FP8_E5M2: ScaledFormat.F8E5M2,
@@ -204,22 +222,7 @@ def _sum_of_two(lanes: AbstractLanes, both: Lane, size: Any) -> Lane:
     return lanes.cut(flat, 0, size) + lanes.cut(flat, size, 2 * size)
 
 
-def _by_blocks(
-    lanes: AbstractLanes,
-    scheme: QuantScheme,
-    codes: Lane,
-    scale: Lane | None,
-    zero: Lane | None,
-    shape: tuple[Any, int],
-) -> Lane:
-    """(codes − zero) · scale with one of each for a block of rows."""
-    rows, cols = shape
-    if zero is not None:
-        codes = codes - _down(lanes, zero, scheme.block, rows, cols)
-    return codes * _down(lanes, scale, scheme.block, rows, cols)
-
-
-def _down(lanes: AbstractLanes, x: Lane, block: int, rows: int, cols: int) -> Lane:
+def _down(lanes: AbstractLanes, x: Lane, block: int, rows: int, cols: Any) -> Lane:
     """[⌈rows / block⌉, cols] → [rows, cols], each row repeated for its block."""
     count = -(-rows // block)
     wide = lanes.expand(lanes.reshape(x, (count, 1, cols)), (count, block, cols))

@@ -143,14 +143,19 @@ def matrix(scheme: QuantScheme, tensors: tuple[Array, ...]) -> Array:
 
 def _rows(rng: np.random.Generator) -> Iterator[Sample]:
     for name in ("gguf_q4_0", "gguf_q6k", "gguf_iq2s", "mlx_affine/4/64", "mlx_affine/3/32",
-                 "mlx_mxfp4/32", "mlx_mxfp8/32"):  # fmt: skip
+                 "mlx_mxfp4/32", "mlx_mxfp8/32", "mxfp4x2/32", "int8/32", "int8a/32", "int4/32",
+                 "fp8e4m3", "nvfp4/16"):  # fmt: skip
         scheme = QuantScheme.parse(name)
         inner = 2 * scheme.block_size if scheme.is_gguf else 128
-        table, *others = weight(rng, scheme, inner, 6)
+        table, *others = weight(rng, scheme, inner, 7)
         for shape in ((), (0,), (2, 3)):
-            indices = rng.integers(-1, 7, shape, dtype=np.int32)
+            indices = rng.integers(-1, 8, shape, dtype=np.int32)
             op = DequantGather(scheme=name, dtype=DType.F16 if shape == () else DType.F32)
             yield Sample(op, (table, indices, *others), f"{name} {shape}")
+    for name in ("int4/32", "nvfp4/16", "int8/32"):  # an odd K and blocks that are not full
+        table, *others = weight(rng, QuantScheme.parse(name), 51, 7)
+        indices = rng.integers(0, 7, 5, dtype=np.uint8)
+        yield Sample(DequantGather(scheme=name, size=51), (table, indices, *others), f"{name} 51")
 
 
 def _experts(rng: np.random.Generator) -> Iterator[Sample]:
@@ -223,8 +228,8 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(product, ("f32[2, 64]", "u8[2, 34]"), ShapeError, "C4", "K = 32")
     yield ErrorSample(product, ("f32[2, k]", "u8[2, 34]"), InconclusiveDimError, "C4", "K = 32")
     rows = _make(DequantGather, scheme="gguf_q8_0")
-    by_columns = _make(DequantGather, scheme="int8/32")
-    yield ErrorSample(by_columns, ("i8[64, 3]", "i32[2]", "f32[2, 3]"), ShapeError, "C1", "rows")
+    unknown = _make(DequantGather, scheme="int8/x")
+    yield ErrorSample(unknown, ("i8[64, 3]", "i32[2]", "f32[2, 3]"), ShapeError, "C1", "int8/x")
     yield ErrorSample(rows, ("u8[2, 33]", "i32[2]"), ShapeError, "C2", "34 bytes")
     yield ErrorSample(rows, ("u8[2, 34]", "f32[2]"), DTypeError, "C3", "f32[2]")
     integers = _make(DequantGather, scheme="gguf_q8_0", dtype=DType.I32)
@@ -272,6 +277,9 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
     yield SymbolicSample(product, ("f32[b, s, 32]", "u8[3, 34]"), {"b": 2, "s": 3})
     rows = DequantGather(scheme="gguf_q4k")
     yield SymbolicSample(rows, ("u8[9, 144]", "i32[b, s]"), {"b": 2, "s": 3})
+    columns = DequantGather(scheme="int4/32", size=50)
+    types = ("u8[75]", "i32[b, s]", "f32[2, 3]", "f32[2, 3]")
+    yield SymbolicSample(columns, types, {"b": 2, "s": 3})
     grouped = DequantGroupedMatmul(scheme="gguf_q8_0")
     yield SymbolicSample(grouped, ("f32[m, 32]", "u8[2, 3, 34]", "i32[m]"), {"m": 5})
     mlx = DequantGroupedMatmulMlx(scheme="mlx_affine/4/64")

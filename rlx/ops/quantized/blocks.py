@@ -8,6 +8,7 @@ import numpy as np
 
 from rlx import dims
 from rlx.dtypes import DType
+from rlx.ir import operators
 from rlx.ir.op import Op, define_op
 from rlx.ops.dot import DotGeneral
 from rlx.ops.indexing import Gather, GatherNd
@@ -28,6 +29,10 @@ from rlx.types import TensorType
 if TYPE_CHECKING:
     from rlx.ir.attributes import Array
     from rlx.ir.graph import Value
+
+
+_FLAT = (SchemeKind.INT4, SchemeKind.NVFP4)
+"""Schemes whose codes are one row of nibbles, from which K cannot be told."""
 
 
 @define_op("dequantize_blocks")
@@ -151,24 +156,26 @@ class DequantMatmul(Op):
 class DequantGather(Op):
     """Rows of a packed table: an embedding lookup that unpacks only what it reads.
 
-    y[i…, :] = numbers of table[indices[i…]]
+    y[i…, k] = w[k, indices[i…]],  w[k, n] the numbers of the packed weight as in `dequant_matmul`
 
     Inputs:
-        table: u8 or u32     [N, …], rows of codes.
+        weight: u8, i8 or u32   codes, shaped as the table in `rlx.quant.schemes` says; a table's
+            row is one of the N outputs, so that a tied head shares it.
         indices: int[...]
-        scale: u8, f32, …    [N, …], where the scheme has scales of its own.
-        zero: f32, …         [N, …], where the scheme has biases.
+        scale: f32, u8, …       where the scheme has scales of its own.
+        zero: f32, …            zero points, biases or the global scale, where it has them.
 
     Attributes:
-        scheme: the display name of a scheme that is stored by rows: GGUF's and MLX's.
+        scheme: the display name of a `QuantScheme`, such as ``gguf_q4k`` or ``int8/32``.
+        size: K for int4 and nvfp4, whose flat codes do not say it; 0 means whole blocks.
         dtype: of the result.
 
     Result:
         dtype[indices.dims ++ [K]]. Indices outside are clipped, as in `gather`.
 
     Constraints:
-        C1: scheme names a scheme that is stored by rows [N, …].
-        C2: table, scale and zero are static and belong together as the scheme says.
+        C1: scheme names a scheme.
+        C2: weight, scale and zero are static and belong together as the scheme says.
         C3: indices are integers.
         C4: dtype is floating.
         C5: the table has at least one row.
@@ -178,46 +185,51 @@ class DequantGather(Op):
     """
 
     scheme: str
+    size: int = 0
     dtype: DType = DType.F32
 
     def infer(
         self,
-        table: TensorType,
+        weight: TensorType,
         indices: TensorType,
         scale: TensorType | None = None,
         zero: TensorType | None = None,
     ) -> TensorType:
         scheme = scheme_of(self, "C1", self.scheme)
-        self.require(
-            "C1",
-            scheme.is_gguf or scheme.is_mlx,
-            lambda: (
-                f"scheme is required to be stored by rows (GGUF's and MLX's); got {scheme}. "
-                "Use dequantize_blocks and gather."
-            ),
-        )
-        rows, cols = packed_matrix(self, "C2", scheme, table, scale, zero)
+        rows, cols = packed_matrix(self, "C2", scheme, weight, scale, zero, self.size)
+        inner, outer = (cols, rows) if scheme.is_rows else (rows, cols)
         require_integers(self, "C3", indices)
-        result = TensorType(self.dtype, (*indices.shape, cols))
+        result = TensorType(self.dtype, (*indices.shape, inner))
         require_float(self, "C4", "the result", result)
         self.require(
             "C5",
-            rows > 0,
-            lambda: f"table is required to have at least one row; got {table}. Check its shape.",
+            outer > 0,
+            lambda: f"weight is required to have at least one row; got {weight}. Check its shape.",
         )
         return result
 
     def decompose(
-        self, table: Value, indices: Value, scale: Value | None = None, zero: Value | None = None
+        self, weight: Value, indices: Value, scale: Value | None = None, zero: Value | None = None
     ) -> Value:
         scheme = QuantScheme.parse(self.scheme)
         types = [None if v is None else v.type for v in (scale, zero)]
-        cols = packed_matrix(self, "C2", scheme, table.type, types[0], types[1])[1]
+        rows, cols = packed_matrix(self, "C2", scheme, weight.type, types[0], types[1], self.size)
         count = dims.product(indices.shape)
-        flat = indices.reshape((count,))
-        codes, scales, zeros = (None if v is None else _rows(v, flat) for v in (table, scale, zero))
-        numbers: Value = packed.weights(GRAPH, scheme, codes, scales, zeros, (count, cols))
-        return numbers.convert(self.dtype).reshape((*indices.shape, cols))
+        chosen = indices.reshape((count,))
+        if scheme.is_rows:
+            axis = 1 if scheme.kind is SchemeKind.MXFP4X2 else 0  # after the axis of the planes
+            codes, scales, zeros = (
+                None if v is None else _taken(v, chosen, axis) for v in (weight, scale, zero)
+            )
+            numbers: Value = packed.weights(GRAPH, scheme, codes, scales, zeros, (count, cols))
+            return numbers.convert(self.dtype).reshape((*indices.shape, cols))
+        flat = scheme.kind in _FLAT
+        codes = _nibbles(weight, chosen, rows, cols) if flat else _taken(weight, chosen, 1)
+        scales = None if scale is None else _taken(scale, chosen, scale.rank - 1)
+        whole = zero is None or scheme.kind is SchemeKind.NVFP4  # one scale for all
+        zeros = zero if whole else _taken(cast("Value", zero), chosen, 1)
+        numbers = packed.from_codes(GRAPH, scheme, codes, scales, zeros, (rows, count))
+        return numbers.T.convert(self.dtype).reshape((*indices.shape, rows))
 
 
 @define_op("dequant_moe_weights")
@@ -409,8 +421,7 @@ def _require_inner(op: Op, label: str, x: TensorType, inner: int, weight: Tensor
 def _flat_size(scheme: QuantScheme, x: TensorType) -> int:
     """K where only x says it: for schemes with flat codes."""
     inner = x.shape[-1]
-    flat = scheme.kind in (SchemeKind.INT4, SchemeKind.NVFP4)
-    return inner if flat and type(inner) is int else 0
+    return inner if scheme.kind in _FLAT and type(inner) is int else 0
 
 
 def _slabs(
@@ -435,8 +446,19 @@ def _slabs(
     return experts, rows, packed_matrix(op, "C2", scheme, flat, None, None)[1]
 
 
-def _rows(x: Value, indices: Value) -> Value:
-    return cast("Value", Gather(axis=0)(x, indices))
+def _taken(x: Value, indices: Value, axis: int) -> Value:
+    return cast("Value", Gather(axis=axis)(x, indices))
+
+
+def _nibbles(flat: Value, columns: Value, rows: int, cols: int) -> Value:
+    """Columns (u8[rows, count]) of row-major nibbles that were packed without regard to rows."""
+    columns = operators.binary("Max", columns.convert(DType.I32), 0)
+    columns = operators.binary("Min", columns, cols - 1)
+    starts = operators.constant(np.arange(rows, dtype=np.int32) * cols).reshape(rows, 1)
+    places = starts + columns
+    shifts = (places & 1).convert(DType.U8) * 4
+    pairs = _taken(flat, GRAPH.shift_right(places, 1), 0)
+    return GRAPH.shift_right(pairs, shifts) & 15
 
 
 def _grouped(
@@ -457,7 +479,7 @@ def _grouped(
         """The slabs that are needed, all rows one after another."""
         if tensor is None:
             return None
-        chosen = _rows(tensor, ids) if few else tensor
+        chosen = _taken(tensor, ids, 0) if few else tensor
         return chosen.reshape((slabs * rows, chosen.shape[2]))
 
     codes, scales, zeros = (flat(t) for t in tensors)
