@@ -42,13 +42,16 @@ from rlx.ops.reduction import CumSum
 from rlx.ops.sequence import GatedDeltaNet
 from rlx.ops.solve import Eigh
 from rlx_xla._jax_compat.jaxpr import enable_x64
-from tests.conformance.runner import all_samples
+from tests.samples import backward, backward_attention
 from tests.samples.base import Sample
 
 Array = np.ndarray[Any, Any]
 Forward = Callable[..., Any]
 
-TABLE = all_samples(np.random.default_rng(7))
+TABLE: dict[str, list[Sample]] = {}
+for _family in (backward, backward_attention):
+    for _sample in _family.samples(np.random.default_rng(7)):
+        TABLE.setdefault(_sample.op.op_name, []).append(_sample)
 MOST = {"activation_backward": 40, "attention_backward": 12, "attention_backward_all": 3}
 """Samples that are compared, where it is not three."""
 
@@ -301,19 +304,15 @@ def test_attention_samples_cover_every_mask_and_part() -> None:
 
 
 ATTENTION = [
-    (kind, rows, wrt)
+    (kind, rows)
     for kind in MaskKind
     for rows in ("zeros", "nan", "uniform")
-    for wrt in AttentionBackwardWrt
-    if (wrt is not AttentionBackwardWrt.MASK or kind is MaskKind.BIAS)
-    and (kind is not MaskKind.NONE or rows == "zeros")
+    if kind is not MaskKind.NONE or rows == "zeros"
 ]
 
 
-@pytest.mark.parametrize(("kind", "rows", "wrt"), ATTENTION)
-def test_attention(
-    kind: MaskKind, rows: str, wrt: AttentionBackwardWrt, rng: np.random.Generator
-) -> None:
+@pytest.mark.parametrize(("kind", "rows"), ATTENTION)
+def test_attention(kind: MaskKind, rows: str, rng: np.random.Generator) -> None:
     q, dy = rng.uniform(-1, 1, (2, 2, 4, 6, 3))
     k, v = rng.uniform(-1, 1, (2, 2, 2, 4, 3))
     mask: list[Array] = []
@@ -323,14 +322,16 @@ def test_attention(
         mask = [rng.uniform(-1, 1, (2, 1, 6, 4))]
     elif kind is MaskKind.LENGTHS:
         mask = [np.asarray([3, 0], np.int32)]
-    op = AttentionBackward(
-        num_heads=4, head_dim=3, wrt=wrt, mask_kind=kind, masked_rows=rows, layout="bhsd",
-        score_scale=0.8, softcap=1.5, window=1 if kind is MaskKind.SLIDING_WINDOW else None,
-    )  # fmt: skip
-    arrays = (q, k, v, dy, *mask)
-    (wanted,) = _attention(op, *arrays).gradients()
-    found = op.evaluate(*arrays)
-    np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)
+    shared: dict[str, Any] = {
+        "num_heads": 4, "head_dim": 3, "mask_kind": kind, "masked_rows": rows, "layout": "bhsd",
+        "score_scale": 0.8, "softcap": 1.5,
+        "window": 1 if kind is MaskKind.SLIDING_WINDOW else None,
+    }  # fmt: skip
+    parts = list(AttentionBackwardWrt)[: 4 if kind is MaskKind.BIAS else 3]
+    case = Case(Attention(**shared), (q, k, v, *mask), dy, wrt=range(len(parts)))
+    for wrt, wanted in zip(parts, case.gradients(), strict=True):
+        found = AttentionBackward(wrt=wrt, **shared).evaluate(q, k, v, dy, *mask)
+        np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10, err_msg=wrt.value)
 
 
 def test_round_passes_the_gradient_on(rng: np.random.Generator) -> None:

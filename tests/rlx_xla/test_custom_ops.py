@@ -24,6 +24,7 @@ from rlx.ops.custom import (
     registered_custom,
     unregister_custom,
 )
+from rlx_xla._jax_compat.jaxpr import enable_x64
 
 Array = np.ndarray[Any, Any]
 
@@ -237,7 +238,7 @@ def test_an_op_by_name(named: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(compiled.run({"x": x})[0], 2 * x + 1)
     function = rlx_xla.to_jax(graph)
     np.testing.assert_array_equal(function(x), 2 * x + 1)
-    with jax.enable_x64(True):
+    with enable_x64():
         np.testing.assert_array_equal(jax.grad(lambda x: function(x).sum())(x), [5.0] * 3)
         back = rlx_xla.trace(function, x).graph
     assert [n.op.op_name for n in back.nodes()] == ["input", "custom"]
