@@ -103,7 +103,7 @@ def _shape(blocks: int, units: int, stage: int) -> tuple[int, int]:
     As many as let every block be on the GPU at once; no more warps than half the units of K.
     """
     resident = min(5, math.ceil(blocks / _MULTIPROCESSORS))
-    for warps, stages in ((8, 3), (4, 3), (8, 2), (4, 2), (2, 3), (2, 2)):
+    for warps, stages in ((8, 2), (4, 2), (2, 3), (2, 2)):
         if 2 * warps <= units and warps * stages * stage * resident <= _SHARED:
             return warps, stages
     return 1, 2
