@@ -1,10 +1,11 @@
 """Encoders of packed weights, in NumPy.
 
 Scales are chosen as the format's authors do (from the extremes of a block), or by a search for the
-least squared error (K blocks); then every code is the nearest one for the scale as it is stored, so
-an element's error is never larger than with codes chosen for the unrounded scale.
+least squared error (K blocks, MLX's affine groups). Then every code is the nearest one for the
+scale as it is stored, so that an element's error is never larger than with codes chosen for the
+unrounded scale.
 
-Source: scales of Q4_0 to Q8_0 as in ggml; the searches of the K blocks are ours: alternating least
+Source: scales of Q4_0 to Q8_0 as in ggml; the searches are ours: alternating least
 squares over codes and scales.
 """
 
@@ -268,9 +269,8 @@ def _words(codes: Array, bits: int) -> Array:
 def _mlx_affine(scheme: QuantScheme, x: Array) -> Packed:
     groups = _groups(scheme, x)
     most = (1 << scheme.bits) - 1
-    low = groups.min(axis=2, keepdims=True)
-    scale = (groups.max(axis=2, keepdims=True).astype(np.float64) - low) / most
-    scale = scale.astype(np.float32)
+    wide, least = encoding_k.scale_and_least(groups.astype(np.float64), most, below=False)
+    scale, low = wide.astype(np.float32), least.astype(np.float32)
     codes = _codes(groups, scale, low, most).reshape(x.shape)
     return _words(codes, scheme.bits), scale[..., 0], low[..., 0]
 

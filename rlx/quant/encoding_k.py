@@ -28,9 +28,13 @@ def _ratio(x: Array, y: Array) -> Array:
     return np.where(zero, 0.0, x / np.where(zero, 1.0, y))
 
 
-def _scale_and_least(x: Array, most: int) -> tuple[Array, Array]:
-    """Scales ≥ 0 and offsets ≥ 0 with x ≈ scale · code − offset, codes 0 … most; f64[…, 1]."""
-    low = np.minimum(x.min(axis=-1, keepdims=True), 0)
+def scale_and_least(x: Array, most: int, *, below: bool) -> tuple[Array, Array]:
+    """Scales ≥ 0 and least numbers with x ≈ scale · code + least, codes 0 … most; f64[…, 1].
+
+    With ``below`` the least numbers are ≤ 0, which is all that K blocks can store.
+    """
+    ceiling = 0.0 if below else np.inf
+    low = np.minimum(x.min(axis=-1, keepdims=True), ceiling)
     spread = x.max(axis=-1, keepdims=True) - low
     best_scale: Array = spread / most
     best_low: Array = low
@@ -48,11 +52,11 @@ def _scale_and_least(x: Array, most: int) -> tuple[Array, Array]:
             across = ((codes - mean_code) * (x - mean)).sum(axis=-1, keepdims=True)
             scale = _ratio(across, ((codes - mean_code) ** 2).sum(axis=-1, keepdims=True))
             least = mean - scale * mean_code
-            # An offset above zero cannot be stored: then the line goes through the origin.
+            # A least number above the ceiling cannot be stored: the line then meets the origin.
             through = _ratio((codes * x).sum(-1, keepdims=True), (codes**2).sum(-1, keepdims=True))
-            scale = np.maximum(np.where(least > 0, through, scale), 0)
-            least = np.minimum(least, 0)
-    return best_scale, -best_low
+            scale = np.maximum(np.where(least > ceiling, through, scale), 0)
+            least = np.minimum(least, ceiling)
+    return best_scale, best_low
 
 
 def _six_bits(x: Array) -> tuple[Array, Array]:
@@ -66,12 +70,12 @@ def _with_minima(blocks: Array, bits: int) -> tuple[Array, Array]:
     """Head of a Q4_K or Q5_K block (16 bytes) and codes u8[B, 8, 32]."""
     most = (1 << bits) - 1
     x = blocks.reshape(-1, 8, 32).astype(np.float64)
-    scale, offset = _scale_and_least(x, most)
+    scale, least = scale_and_least(x, most, below=True)
     outer, inner = _six_bits(scale[..., 0])
-    outer_least, inner_least = _six_bits(offset[..., 0])
+    outer_least, inner_least = _six_bits(-least[..., 0])
     real = (outer.astype(np.float64) * inner)[..., None]
-    least = (outer_least.astype(np.float64) * inner_least)[..., None]
-    codes = np.clip(np.rint(_ratio(x + least, real)), 0, most).astype(np.uint8)
+    lowest = (outer_least.astype(np.float64) * inner_least)[..., None]
+    codes = np.clip(np.rint(_ratio(x + lowest, real)), 0, most).astype(np.uint8)
     packed = np.concatenate(
         [
             inner[:, :4] | (inner[:, 4:] >> 4) << 6,

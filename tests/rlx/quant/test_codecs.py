@@ -57,6 +57,32 @@ def test_encoders_err_no_more_than_the_gguf_package(name: str, rng: np.random.Ge
         assert (np.abs(ours - wide) <= np.abs(theirs - wide) * (1 + 1e-6)).all()
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_mlx_reads_and_writes_the_same_words(bits: int, rng: np.random.Generator) -> None:
+    mlx = pytest.importorskip("mlx.core", reason="mlx is not installed")
+    mlx.set_default_device(mlx.cpu)
+    scheme, sizes = QuantScheme.mlx_affine(bits, 64), {"group_size": 64, "bits": bits}
+    x = rng.normal(size=(6, 256)).astype(np.float32)
+    theirs = mlx.quantize(mlx.array(x), **sizes)
+    wanted = np.array(mlx.dequantize(*theirs, **sizes))
+    np.testing.assert_array_equal(unpack(scheme, *map(np.array, theirs)), wanted)
+    ours = pack(scheme, x)
+    found = np.array(mlx.dequantize(*map(mlx.array, ours), **sizes))
+    np.testing.assert_array_equal(found, unpack(scheme, *ours))
+    assert np.linalg.norm(found - x) < 1.01 * np.linalg.norm(wanted - x)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp8"])
+def test_mlx_reads_the_same_small_floats(name: str, rng: np.random.Generator) -> None:
+    mlx = pytest.importorskip("mlx.core", reason="mlx is not installed")
+    mlx.set_default_device(mlx.cpu)
+    x = rng.normal(size=(6, 256)).astype(np.float32)
+    theirs = mlx.quantize(mlx.array(x), mode=name)
+    wanted = np.array(mlx.dequantize(*theirs, mode=name).astype(mlx.float32))
+    scheme = QuantScheme.parse(f"mlx_{name}/32")
+    np.testing.assert_array_equal(unpack(scheme, *map(np.array, theirs)), wanted)
+
+
 @pytest.mark.parametrize("name", ENCODED)
 def test_gguf_encoders(name: str, rng: np.random.Generator) -> None:
     scheme = QuantScheme.gguf(name)
