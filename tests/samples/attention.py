@@ -106,7 +106,8 @@ def _sample(
             shape = (batch, heads, count, width)
         if packed:
             shape = (batch, count, heads * width)
-        arrays.append(draw(rng, dtype, shape))
+        # Small scores: the rounding of a large one would be an error of its weight many times over.
+        arrays.append(draw(rng, dtype, shape, low=-1, high=1))
     if mask is not None:
         arrays.append(mask)
     return Sample(op, tuple(arrays), f"{dtype} {label}", tolerance=NARROW.get(dtype))

@@ -66,7 +66,7 @@ def _layers(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         arrays = tuple(draw(rng, dtype, s) for s in (shape, shape, shape[-1:], shape[-1:]))
         op = ResidualRmsNorm(eps=1e-3)
         yield Sample(op, arrays, f"{dtype}{list(shape)}", tolerance=bound)
-    q, k, v = (draw(rng, dtype, (2, n, 2, 4)) for n in (3, 5, 5))
+    q, k, v = (draw(rng, dtype, (2, n, 2, 4), low=-1, high=1) for n in (3, 5, 5))
     lengths = np.array([2, 5], np.int32)
     for kind, extra in ((MaskKind.CAUSAL, ()), (MaskKind.LENGTHS, (lengths,))):
         attention = AttentionBlock(num_heads=2, head_dim=4, mask_kind=kind)
