@@ -1,11 +1,11 @@
 // Running sum, product, maximum, minimum and log-sum-exp along an axis.
 //
 // Computes: for x of shape [outer, n, inner], y_i = x_0 . x_1 . … . x_i along n, or from the end.
-// Layout: row-major, any alignment.
-// Numerics: jax.lax.cumsum and its kin. Sums of floats up to 32 bits are taken in f64 and rounded
-//   once; sums of f64 carry their rounding error along. Products of floats up to 32 bits are taken
-//   in f64 too. Integers wrap around. Maximum and minimum: NaN wins from where it stands, and
-//   -0 is less than 0. Log-sum-exp is taken in f64 for floats up to 32 bits.
+// Layout: row-major, elements aligned to their size.
+// Numerics: jax.lax.cumsum and its kin. Sums and products of floats up to 32 bits are taken in f64
+//   and rounded once, so that what overflows f32 on the way may come back; sums of f64 carry their
+//   rounding error along. Integers wrap around. Maximum and minimum: NaN wins from where it stands,
+//   and -0 is less than 0. Log-sum-exp is taken in f64 for floats up to 32 bits.
 // Algorithm: along the last axis, blocks that stay in the first-level cache are widened, scanned
 //   in vector lanes (a lane takes what lies 1, 2, 4 lanes below it, then the carry), and narrowed.
 //   Along another axis, a stretch of columns goes down the rows together. Maximum and minimum are

@@ -2,7 +2,7 @@
 //
 // Computes: y[m, n] = sum over k of x[m, k] * w[n, k] (by rows), or of x[m, k] * w[k, n] (by
 //   columns).
-// Layout: row-major, any alignment.
+// Layout: row-major, elements aligned to their size.
 // Numerics: weights are widened to f32 exactly; products are fused with their sums, which are f32
 //   and are taken of stretches of k before they are added up.
 // Algorithm: a tile of weights is widened into the first-level cache once, however many rows of x

@@ -2,7 +2,7 @@
 //
 // Computes: operands[i] of shape [outer, n, inner], each permuted along n so that the keys (the
 //   first `num_keys` operands, the first one most significant) ascend; equal keys keep their order.
-// Layout: row-major, any alignment.
+// Layout: row-major, elements aligned to their size.
 // Numerics: jax.lax.sort. -0 equals 0, NaN comes last and all NaNs are equal, so elements keep
 //   their bits. Subnormals are compared exactly.
 // Algorithm: short rows count, for each element, how many come before it (no branches, vector

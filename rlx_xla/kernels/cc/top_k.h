@@ -1,7 +1,7 @@
 // The k largest elements of each row, in descending order, and their positions.
 //
 // Computes: for x of shape [rows, n], values[rows, k] and indices[rows, k].
-// Layout: row-major, any alignment.
+// Layout: row-major, elements aligned to their size.
 // Numerics: jax.lax.top_k. Elements are in total order, -NaN < -inf < ... < -0 < 0 < ... < NaN;
 //   of equal ones the first comes first. With `nan_is_lowest` a NaN counts, and is returned, as
 //   -inf.

@@ -8,28 +8,20 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
-#include <thread>
+#include <new>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "parallel.h"
+#include "testing.h"
 
 namespace {
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);    \
-      std::exit(1);                                                           \
-    }                                                                         \
-  } while (false)
-
-uint32_t NextRandom() {
-  static uint32_t state = 1;
-  state = state * 1664525u + 1013904223u;
-  return state >> 8;
-}
+using rlx::testing::FullPool;
+using rlx::testing::InlinePool;
+using rlx::testing::LatePool;
+using rlx::testing::NextRandom;
+using rlx::testing::ThreadPool;
 
 template <rlx::Extreme kind, typename T>
 int64_t Definition(const T* x, int64_t n) {
@@ -84,45 +76,45 @@ void TestSpecialValues() {
   }
 }
 
-// Refuses every task.
-struct FullPool {
-  int64_t Threads() const { return 4; }
-  bool Schedule(void (*)(void*), void*) const { return false; }
-};
+// Columns of x[n, inner], each against the definition of its own elements.
+template <typename T>
+void TestColumns() {
+  for (int64_t n : {1, 2, 33, 100}) {
+    for (int64_t inner : {1, 2, 63, 64, 65, 513, 1100}) {
+      std::unique_ptr<T[]> x(new T[n * inner]);
+      for (int64_t i = 0; i < n * inner; ++i) x[i] = static_cast<T>(NextRandom() % 5) - T{1};
+      if (std::is_floating_point_v<T>) x[n * inner / 2] = std::numeric_limits<T>::quiet_NaN();
+      std::unique_ptr<int32_t[]> max(new int32_t[inner]);
+      std::unique_ptr<int32_t[]> min(new int32_t[inner]);
+      rlx::ArgReduceColumns<rlx::Extreme::kMax>(x.get(), n, inner, inner, max.get());
+      rlx::ArgReduceColumns<rlx::Extreme::kMin>(x.get(), n, inner, inner, min.get());
+      std::unique_ptr<T[]> column(new T[n]);
+      for (int64_t c = 0; c < inner; ++c) {
+        for (int64_t i = 0; i < n; ++i) column[i] = x[i * inner + c];
+        CHECK(max[c] == (Definition<rlx::Extreme::kMax>(column.get(), n)));
+        CHECK(min[c] == (Definition<rlx::Extreme::kMin>(column.get(), n)));
+      }
+    }
+  }
+}
 
-// Runs every task on the thread that schedules it.
-struct InlinePool {
-  int64_t Threads() const { return 4; }
-  bool Schedule(void (*task)(void*), void* data) const {
-    task(data);
-    return true;
+// What a piece throws comes out of the loop, and every other piece is run all the same.
+template <typename Pool>
+void TestThrowingPiece() {
+  Pool pool;
+  std::atomic<int> visits{0};
+  bool thrown = false;
+  try {
+    rlx::ParallelFor(pool, 1000, 10, [&](int64_t begin, int64_t end) {
+      visits.fetch_add(static_cast<int>(end - begin));
+      if (begin <= 500 && 500 < end) throw std::bad_alloc();
+    });
+  } catch (const std::bad_alloc&) {
+    thrown = true;
   }
-};
-
-// Starts every task after the loop has returned.
-struct LatePool {
-  int64_t Threads() const { return 4; }
-  bool Schedule(void (*task)(void*), void* data) const {
-    tasks.emplace_back(task, data);
-    return true;
-  }
-  ~LatePool() {
-    for (auto [task, data] : tasks) task(data);
-  }
-  mutable std::vector<std::pair<void (*)(void*), void*>> tasks;
-};
-
-struct ThreadPool {
-  int64_t Threads() const { return 4; }
-  bool Schedule(void (*task)(void*), void* data) const {
-    threads.emplace_back(task, data);
-    return true;
-  }
-  ~ThreadPool() {
-    for (std::thread& thread : threads) thread.join();
-  }
-  mutable std::vector<std::thread> threads;
-};
+  CHECK(thrown);
+  CHECK(visits.load() == 1000);
+}
 
 template <typename Pool>
 void TestParallelFor() {
@@ -146,6 +138,13 @@ int main() {
   TestRows<double>();
   TestRows<int32_t>();
   TestSpecialValues();
+  TestColumns<float>();
+  TestColumns<double>();
+  TestColumns<int32_t>();
+  TestThrowingPiece<FullPool>();
+  TestThrowingPiece<InlinePool>();
+  TestThrowingPiece<LatePool>();
+  TestThrowingPiece<ThreadPool>();
   TestParallelFor<FullPool>();
   TestParallelFor<InlinePool>();
   TestParallelFor<LatePool>();

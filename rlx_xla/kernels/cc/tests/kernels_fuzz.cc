@@ -1,0 +1,255 @@
+// A fuzzer of the cores: bytes choose a kernel, its sizes and its data; what comes out is checked
+// by what must hold of it, and the sanitizers watch every access. Blocks have their exact sizes.
+//
+// By itself it makes its own bytes: kernels_fuzz [inputs] [seed]. Built with
+// -fsanitize=fuzzer -DRLX_LIBFUZZER it is a target of libFuzzer.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "argreduce.h"
+#include "blocks.h"
+#include "cumulative.h"
+#include "matmul.h"
+#include "sort.h"
+#include "testing.h"
+#include "top_k.h"
+
+namespace {
+
+using rlx::testing::Exactly;
+
+// Reads from the input, and zeros once it is used up.
+class Bytes {
+ public:
+  Bytes(const uint8_t* data, size_t size) : data_(data), left_(size) {}
+
+  uint8_t Next() {
+    if (left_ == 0) return 0;
+    --left_;
+    return *data_++;
+  }
+  int64_t Below(int64_t bound) { return (Next() << 8 | Next()) % bound; }
+
+  template <typename T>
+  std::unique_ptr<T[]> Fill(int64_t n) {
+    auto x = Exactly<T>(n);
+    auto* bytes = reinterpret_cast<uint8_t*>(x.get());
+    for (size_t i = 0; i < n * sizeof(T); ++i) bytes[i] = Next();
+    return x;
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t left_;
+};
+
+template <typename T>
+void FuzzSort(Bytes* in, rlx::ElementType type) {
+  const int64_t outer = 1 + in->Below(3);
+  const int64_t n = in->Below(in->Next() % 8 == 0 ? 20000 : 200);
+  const int64_t inner = 1 + in->Below(20) * (in->Next() % 2);
+  const int64_t size = outer * n * inner;
+  if (size > 60000) return;
+  const int64_t num_keys = 1 + in->Below(2);
+  auto key = in->Fill<T>(size);
+  auto second = in->Fill<uint8_t>(size);
+  auto index = Exactly<int32_t>(size);
+  for (int64_t i = 0; i < size; ++i) index[i] = static_cast<int32_t>(i / inner % n);
+  auto key_out = Exactly<T>(size);
+  auto second_out = Exactly<uint8_t>(size);
+  auto index_out = Exactly<int32_t>(size);
+  rlx::Sort(rlx::testing::InlinePool{},
+            {{key.get(), key_out.get(), sizeof(T), type},
+             {second.get(), second_out.get(), 1, rlx::ElementType::kU8},
+             {index.get(), index_out.get(), 4, rlx::ElementType::kI32}},
+            outer, n, inner, num_keys);
+  for (int64_t line = 0; line < outer * inner; ++line) {
+    const int64_t base = line / inner * n * inner + line % inner;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = base + i * inner;
+      const int64_t from = base + index_out[at] * inner;
+      CHECK(0 <= index_out[at] && index_out[at] < n);
+      CHECK(std::memcmp(&key_out[at], &key[from], sizeof(T)) == 0);
+      CHECK(second_out[at] == second[from]);
+      if (i == 0) continue;
+      const auto now = rlx::sort::Encode(key_out[at]);
+      const auto before = rlx::sort::Encode(key_out[at - inner]);
+      CHECK(before <= now);
+      if (before < now) continue;
+      const bool by_second = num_keys == 2 && second_out[at - inner] != second_out[at];
+      CHECK(by_second ? second_out[at - inner] < second_out[at]
+                      : index_out[at - inner] < index_out[at]);
+    }
+  }
+}
+
+template <typename T>
+void FuzzTopK(Bytes* in) {
+  const int64_t n = 1 + in->Below(3000);
+  const int64_t k = 1 + in->Below(n);
+  auto x = in->Fill<T>(n);
+  auto values = Exactly<T>(k);
+  auto indices = Exactly<int32_t>(k);
+  rlx::TopK<T, false>(x.get(), 1, n, k, values.get(), indices.get());
+  const auto key = [](T v) { return rlx::top_k::KeyOf<T, false>(v); };
+  int64_t above = 0;
+  for (int64_t i = 0; i < n; ++i) above += key(x[i]) > key(values[k - 1]);
+  CHECK(above < k);
+  for (int64_t i = 0; i < k; ++i) {
+    CHECK(0 <= indices[i] && indices[i] < n && key(values[i]) == key(x[indices[i]]));
+    if (i == 0) continue;
+    CHECK(key(values[i - 1]) > key(values[i]) ||
+          (key(values[i - 1]) == key(values[i]) && indices[i - 1] < indices[i]));
+  }
+}
+
+template <typename T>
+void FuzzCumulative(Bytes* in) {
+  const int64_t outer = 1 + in->Below(3);
+  const int64_t n = in->Below(700);
+  const int64_t inner = 1 + in->Below(600) * (in->Next() % 2);
+  const int64_t size = outer * n * inner;
+  if (size > 60000) return;
+  const auto kind = static_cast<rlx::Running>(in->Below(5));
+  if (kind == rlx::Running::kLogSumExp && !(rlx::kIsFloat<T> && sizeof(T) <= 4)) return;
+  const bool reverse = in->Next() % 2;
+  auto x = in->Fill<T>(size);
+  auto y = Exactly<T>(size);
+  rlx::Cumulate(rlx::testing::InlinePool{}, kind, x.get(), outer, n, inner, reverse, y.get());
+  if (kind != rlx::Running::kMaximum || rlx::kIsFloat<T>) return;
+  for (int64_t i = inner; i < n * inner; ++i) {
+    CHECK(reverse ? rlx::sort::Encode(y[i - inner]) >= rlx::sort::Encode(y[i])
+                  : rlx::sort::Encode(y[i - inner]) <= rlx::sort::Encode(y[i]));
+  }
+}
+
+void FuzzArgReduce(Bytes* in) {
+  const int64_t n = 1 + in->Below(300);
+  const int64_t inner = 1 + in->Below(300);
+  auto x = in->Fill<float>(n * inner);
+  auto rows = Exactly<int32_t>(n);
+  auto columns = Exactly<int32_t>(inner);
+  rlx::ArgReduce<rlx::Extreme::kMax>(x.get(), n, inner, rows.get());
+  rlx::ArgReduceColumns<rlx::Extreme::kMax>(x.get(), n, inner, inner, columns.get());
+  const auto least = [](float best, float v) { return best != best || !(v > best); };
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t c = 0; c < inner; ++c) {
+      CHECK(least(x[i * inner + rows[i]], x[i * inner + c]));
+      CHECK(least(x[columns[c] * inner + c], x[i * inner + c]));
+    }
+  }
+}
+
+template <typename W>
+void FuzzMatmul(Bytes* in) {
+  const rlx::MatmulShape shape = {1 + in->Below(2), in->Below(20), in->Below(200), in->Below(600),
+                                  in->Next() % 2 == 0};
+  if (shape.batch * shape.k * shape.n > 60000) return;
+  auto x = in->Fill<float>(shape.batch * shape.rows * shape.k);
+  auto w = in->Fill<W>(shape.batch * shape.k * shape.n);
+  auto y = Exactly<float>(shape.batch * shape.rows * shape.n);
+  const int64_t cols = shape.by_rows ? shape.k : shape.n;
+  rlx::Matmul(
+      rlx::testing::InlinePool{}, shape, x.get(),
+      [&](int64_t b) {
+        return rlx::matmul::PlainWeights<W>{w.get() + b * shape.k * shape.n, cols};
+      },
+      y.get());
+}
+
+template <typename Block>
+void FuzzBlocks(Bytes* in) {
+  const int64_t k = in->Below(5) * Block::kElements;
+  const rlx::MatmulShape shape = {1, in->Below(8), k, in->Below(20), true};
+  auto x = in->Fill<rlx::Bf16>(shape.rows * k);
+  auto w = in->Fill<uint8_t>(shape.n * k / Block::kElements * Block::kBytes);
+  auto y = Exactly<rlx::Bf16>(shape.rows * shape.n);
+  const rlx::blocks::RowsOfBlocks<Block> weights = {w.get(), k};
+  rlx::Matmul(
+      rlx::testing::InlinePool{}, shape, x.get(), [&](int64_t) { return weights; }, y.get());
+}
+
+template <bool kNibbles>
+void FuzzCodes(Bytes* in) {
+  const int64_t k = in->Below(100);
+  const int64_t n = in->Below(300) * 2;
+  const int64_t block = 1 + in->Below(40);
+  const int64_t scales = (k + block - 1) / block * n;
+  const rlx::MatmulShape shape = {1, in->Below(8), k, n, false};
+  auto x = in->Fill<float>(shape.rows * k);
+  auto codes = in->Fill<uint8_t>(kNibbles ? k * n / 2 : k * n);
+  auto scale = in->Fill<float>(scales);
+  auto zero = in->Fill<float>(scales);
+  auto y = Exactly<float>(shape.rows * n);
+  const rlx::blocks::ColumnsOfCodes<kNibbles> weights = {
+      codes.get(), scale.get(), in->Next() % 2 ? zero.get() : nullptr, block, n};
+  rlx::Matmul(
+      rlx::testing::InlinePool{}, shape, x.get(), [&](int64_t) { return weights; }, y.get());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using rlx::ElementType;
+  Bytes in(data, size);
+  switch (in.Next() % 32) {
+    case 0: FuzzSort<float>(&in, ElementType::kF32); break;
+    case 1: FuzzSort<double>(&in, ElementType::kF64); break;
+    case 2: FuzzSort<rlx::Bf16>(&in, ElementType::kBf16); break;
+    case 3: FuzzSort<int64_t>(&in, ElementType::kI64); break;
+    case 4: FuzzSort<uint8_t>(&in, ElementType::kU8); break;
+    case 5: FuzzSort<int16_t>(&in, ElementType::kI16); break;
+    case 6: FuzzTopK<float>(&in); break;
+    case 7: FuzzTopK<rlx::F16>(&in); break;
+    case 8: FuzzTopK<uint32_t>(&in); break;
+    case 9: FuzzCumulative<float>(&in); break;
+    case 10: FuzzCumulative<double>(&in); break;
+    case 11: FuzzCumulative<rlx::F16>(&in); break;
+    case 12: FuzzCumulative<int32_t>(&in); break;
+    case 13: FuzzCumulative<int64_t>(&in); break;
+    case 14: FuzzArgReduce(&in); break;
+    case 15: FuzzMatmul<float>(&in); break;
+    case 16: FuzzMatmul<rlx::Bf16>(&in); break;
+    case 17: FuzzMatmul<rlx::F16>(&in); break;
+    case 18: FuzzBlocks<rlx::blocks::Q8_0>(&in); break;
+    case 19: FuzzBlocks<rlx::blocks::Q4_0>(&in); break;
+    case 20: FuzzBlocks<rlx::blocks::Q4_1>(&in); break;
+    case 21: FuzzBlocks<rlx::blocks::Q5_0>(&in); break;
+    case 22: FuzzBlocks<rlx::blocks::Q5_1>(&in); break;
+    case 23: FuzzBlocks<rlx::blocks::Q2_K>(&in); break;
+    case 24: FuzzBlocks<rlx::blocks::Q3_K>(&in); break;
+    case 25: FuzzBlocks<rlx::blocks::Q4_K>(&in); break;
+    case 26: FuzzBlocks<rlx::blocks::Q5_K>(&in); break;
+    case 27: FuzzBlocks<rlx::blocks::Q6_K>(&in); break;
+    case 28: FuzzBlocks<rlx::blocks::Q8_K>(&in); break;
+    case 29: FuzzCodes<true>(&in); break;
+    default: FuzzCodes<false>(&in); break;
+  }
+  return 0;
+}
+
+#if !defined(RLX_LIBFUZZER)
+int main(int argc, char** argv) {
+  const int64_t inputs = argc > 1 ? std::atoll(argv[1]) : 3000;
+  uint64_t state = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  const auto next = [&state] {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<uint32_t>(state >> 33);
+  };
+  std::vector<uint8_t> bytes;
+  for (int64_t i = 0; i < inputs; ++i) {
+    bytes.resize(next() % 8 == 0 ? next() % 100000 : next() % 3000);
+    const bool few = next() % 2;  // many equal elements, or anything
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(few ? next() % 2 * 0x7f : next());
+    for (size_t j = 0; j < std::min<size_t>(bytes.size(), 16); ++j) {
+      bytes[j] = static_cast<uint8_t>(next());
+    }
+    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  }
+  std::printf("kernels_fuzz: %lld inputs, ok\n", static_cast<long long>(inputs));
+  return 0;
+}
+#endif

@@ -1,0 +1,146 @@
+// sort.h against std::stable_sort by the definition of the order.
+#include "sort.h"
+
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "testing.h"
+
+namespace {
+
+using rlx::ElementType;
+using rlx::testing::Exactly;
+using rlx::testing::NextRandom;
+using rlx::testing::ThreadPool;
+
+double Number(rlx::Bf16 x) { return rlx::ToFloat(x); }
+double Number(rlx::F16 x) { return rlx::ToFloat(x); }
+template <typename T>
+T Number(T x) {
+  return x;
+}
+
+template <typename T>
+bool Less(T a, T b) {
+  const auto x = Number(a);
+  const auto y = Number(b);
+  if constexpr (rlx::kIsFloat<T>) {
+    if (x != x || y != y) return x == x && y != y;
+  }
+  return x < y;
+}
+
+// Any bits, or few values with many ties.
+template <typename T>
+T RandomElement(bool ties) {
+  using U = rlx::BitsOf<T>;
+  const uint64_t bits = (static_cast<uint64_t>(NextRandom()) << 40) ^
+                        (static_cast<uint64_t>(NextRandom()) << 20) ^ NextRandom();
+  if (!ties) return rlx::BitCast<T>(static_cast<U>(bits));
+  const U sign = static_cast<U>(static_cast<U>(bits & 1) << (8 * sizeof(U) - 1));
+  const U special[] = {0, rlx::kInfinityBits<T>, static_cast<U>(rlx::kInfinityBits<T> + 1), 5};
+  return rlx::BitCast<T>(static_cast<U>(special[bits >> 8 & 3] | sign));
+}
+
+template <typename T, typename Pool>
+void CheckSort(const Pool& pool, ElementType type, int64_t outer, int64_t n, int64_t inner) {
+  const int64_t size = outer * n * inner;
+  for (bool ties : {false, true}) {
+    for (bool with_index : {false, true}) {
+      auto key = Exactly<T>(size);
+      auto index = Exactly<int32_t>(size);
+      auto sorted_key = Exactly<T>(size);
+      auto sorted_index = Exactly<int32_t>(size);
+      for (int64_t i = 0; i < size; ++i) {
+        key[i] = RandomElement<T>(ties);
+        index[i] = static_cast<int32_t>(i / inner % n);
+      }
+      std::vector<rlx::SortOperand> operands = {
+          {key.get(), sorted_key.get(), sizeof(T), type}};
+      if (with_index) operands.push_back({index.get(), sorted_index.get(), 4, ElementType::kI32});
+      rlx::Sort(pool, operands, outer, n, inner, 1);
+      std::vector<int64_t> order(n);
+      for (int64_t line = 0; line < outer * inner; ++line) {
+        const int64_t base = line / inner * n * inner + line % inner;
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+          return Less(key[base + a * inner], key[base + b * inner]);
+        });
+        for (int64_t i = 0; i < n; ++i) {
+          const T want = key[base + order[i] * inner];
+          const T got = sorted_key[base + i * inner];
+          CHECK(rlx::BitCast<rlx::BitsOf<T>>(got) == rlx::BitCast<rlx::BitsOf<T>>(want));
+          if (with_index) CHECK(sorted_index[base + i * inner] == order[i]);
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void TestType(ElementType type) {
+  const rlx::sort::Alone alone;
+  for (int64_t n : {0, 1, 2, 7, 63, 64, 65, 95, 96, 97, 100, 1000, 20000}) {
+    CheckSort<T>(alone, type, n > 1000 ? 1 : 3, n, 1);
+    if (n <= 1000) CheckSort<T>(alone, type, 2, n, 17);
+  }
+  ThreadPool pool;
+  CheckSort<T>(pool, type, 1, 70000, 1);
+  CheckSort<T>(pool, type, 100, 200, 1);
+  CheckSort<T>(pool, type, 1, 200, 100);
+}
+
+// Three keys of different types, the first most significant, and companions of every size.
+void TestManyOperands() {
+  for (int64_t n : {2, 50, 300}) {
+    auto a = Exactly<uint8_t>(n), a_out = Exactly<uint8_t>(n);
+    auto b = Exactly<int16_t>(n), b_out = Exactly<int16_t>(n);
+    auto c = Exactly<double>(n), c_out = Exactly<double>(n);
+    auto d = Exactly<rlx::sort::Wide>(n), d_out = Exactly<rlx::sort::Wide>(n);
+    for (int64_t i = 0; i < n; ++i) {
+      a[i] = NextRandom() % 3;
+      b[i] = static_cast<int16_t>(NextRandom() % 3) - 1;
+      c[i] = NextRandom() % 3 * 0.5;
+      d[i] = {{static_cast<uint64_t>(i), 7}};
+    }
+    const std::vector<rlx::SortOperand> operands = {
+        {a.get(), a_out.get(), 1, ElementType::kU8},
+        {b.get(), b_out.get(), 2, ElementType::kI16},
+        {c.get(), c_out.get(), 8, ElementType::kF64},
+        {d.get(), d_out.get(), 16, ElementType::kU8},
+    };
+    rlx::Sort(rlx::sort::Alone{}, operands, 1, n, 1, 3);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t from = static_cast<int64_t>(d_out[i].half[0]);
+      CHECK(a_out[i] == a[from] && b_out[i] == b[from] && c_out[i] == c[from]);
+      if (i == 0) continue;
+      const auto before = std::make_tuple(a_out[i - 1], b_out[i - 1], c_out[i - 1],
+                                          d_out[i - 1].half[0]);
+      CHECK(before < std::make_tuple(a_out[i], b_out[i], c_out[i], d_out[i].half[0]));
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  TestType<uint8_t>(ElementType::kU8);
+  TestType<int8_t>(ElementType::kI8);
+  TestType<uint16_t>(ElementType::kU16);
+  TestType<int16_t>(ElementType::kI16);
+  TestType<uint32_t>(ElementType::kU32);
+  TestType<int32_t>(ElementType::kI32);
+  TestType<uint64_t>(ElementType::kU64);
+  TestType<int64_t>(ElementType::kI64);
+  TestType<rlx::Bf16>(ElementType::kBf16);
+  TestType<rlx::F16>(ElementType::kF16);
+  TestType<float>(ElementType::kF32);
+  TestType<double>(ElementType::kF64);
+  TestManyOperands();
+  std::puts("sort: ok");
+  return 0;
+}
