@@ -112,9 +112,11 @@ def _gelu(x: Value) -> Value:
 
 def _gelu_approx(x: Value) -> Value:
     root = math.sqrt(2 / math.pi)
-    curve = ((x + x * x * x * 0.044715) * root).tanh()
+    twice = (x + x * x * x * 0.044715) * (2 * root)
     inner = (x * x * (3 * 0.044715) + 1.0) * root
-    return (curve + 1.0) * 0.5 + x * 0.5 * (1.0 - curve * curve) * inner
+    # (1 + tanh(u)) / 2 is σ(2u), which keeps its digits where tanh is near −1.
+    s = _sigmoid(twice)
+    return s + x * 2.0 * s * _sigmoid(-twice) * inner
 
 
 def _silu(x: Value) -> Value:
@@ -127,13 +129,11 @@ def _sigmoid(x: Value) -> Value:
 
 
 def _sigmoid_slope(x: Value) -> Value:
-    s = _sigmoid(x)
-    return s * (1.0 - s)
+    return _sigmoid(x) * _sigmoid(-x)
 
 
 def _tanh(x: Value) -> Value:
-    t = x.tanh()
-    return 1.0 - t * t
+    return _sigmoid_slope(x * 2.0) * 4.0
 
 
 def _sqrt(x: Value) -> Value:
