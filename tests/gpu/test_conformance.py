@@ -26,9 +26,7 @@ LIMITATIONS = {
     ("dot_general", "algorithm=<"): _ALGORITHMS,
     ("fake_quantize", "f16"): "a scale that is rounded otherwise moves a tie to the next code",
     ("activation_backward", "gelu_approx"): "the GPU's tanh is off by 1e-6 where 1 - tanh² cancels",
-    ("grouped_matmul", "f16"): "XLA writes small f16 products out and rounds each",
     ("regularized_incomplete_beta", ""): "the GPU's division adds up over the continued fraction",
-    ("rng_uniform", "f64"): "the affine map of a draw is f32, and a GPU rounds its sum once",
     ("platform_index", ""): "the samples have branches for CPUs",
 }
 """(op, part of the sample's text) → why it is left out here."""

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from rlx.ir.graph import Value
 
 
+_LAST_OF_SINGLE = 1 << 29
+"""In an f64, the last bit that f32 has too."""
+_BELOW_SINGLE = _LAST_OF_SINGLE - 1
+
+
 @define_op("fma")
 class Fma(Op):
     """Fused multiply-add.
@@ -64,15 +69,15 @@ class Fma(Op):
             total = _odd_sum(product, c.astype(np.float64))
             if dtype is DType.F32:
                 return total.astype(np.float32)
-            return _odd_single(total).astype(dtype.numpy)
+            return _odd_single(total).astype(np.float32).astype(dtype.numpy)
 
     def decompose(self, a: Value, b: Value, c: Value) -> Value:
         if a.dtype is DType.F64:
             return a * b + c
         total = _odd_sum_values(a.convert(DType.F64) * b.convert(DType.F64), c.convert(DType.F64))
-        return (
-            total.convert(a.dtype) if a.dtype is DType.F32 else _odd_single_values(total, a.dtype)
-        )
+        if a.dtype is DType.F32:
+            return total.convert(DType.F32)
+        return _odd_single_values(total).convert(DType.F32).convert(a.dtype)
 
 
 @jvp_rule(Fma)
@@ -107,13 +112,10 @@ def _odd_sum(x: Array, y: Array) -> Array:
 
 
 def _odd_single(x: Array) -> Array:
-    """f64 to f32, rounded to odd, so that a second rounding is right."""
-    near = x.astype(np.float32)
-    bits = near.view(np.int32)
-    wide = near.astype(np.float64)
-    inexact = (wide != x) & np.isfinite(near) & ((bits & 1) == 0)
-    step = np.where((np.abs(x) > np.abs(wide)), np.int32(1), np.int32(-1))
-    return np.where(inexact, bits + step, bits).view(np.float32)
+    """f64 rounded to odd at the precision of f32, so that a second rounding is right."""
+    bits = x.view(np.int64)
+    kept = bits & ~_BELOW_SINGLE
+    return np.where(bits & _BELOW_SINGLE, kept | _LAST_OF_SINGLE, kept).view(np.float64)
 
 
 def _odd_sum_values(x: Value, y: Value) -> Value:
@@ -131,15 +133,11 @@ def _odd_sum_values(x: Value, y: Value) -> Value:
     return BitcastConvert(dtype=DType.F64)(Select()(inexact, moved, bits))
 
 
-def _odd_single_values(x: Value, dtype: DType) -> Value:
-    from rlx.ops.arithmetic.rounding import IsFinite
+def _odd_single_values(x: Value) -> Value:
     from rlx.ops.compare import Select
     from rlx.ops.convert import BitcastConvert
 
-    near = x.convert(DType.F32)
-    bits: Value = BitcastConvert(dtype=DType.I32)(near)
-    wide = near.convert(DType.F64)
-    inexact = wide.ne(x) & IsFinite()(near) & (bits & 1).eq(0)
-    moved = Select()(abs(x) > abs(wide), bits + 1, bits - 1)
-    odd: Value = BitcastConvert(dtype=DType.F32)(Select()(inexact, moved, bits))
-    return odd.convert(dtype)
+    bits: Value = BitcastConvert(dtype=DType.I64)(x)
+    kept = bits & ~_BELOW_SINGLE
+    odd = Select()((bits & _BELOW_SINGLE).ne(0), kept | _LAST_OF_SINGLE, kept)
+    return BitcastConvert(dtype=DType.F64)(odd)

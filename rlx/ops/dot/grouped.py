@@ -82,9 +82,10 @@ class GroupedMatmul(Op):
 
             own: Value = Gather(axis=0)(weight, ids)
             product = DotGeneral(
-                lhs_contracting=(1,), rhs_contracting=(1,), lhs_batch=(0,), rhs_batch=(0,)
-            )
-            return product(x, own)
+                lhs_contracting=(1,), rhs_contracting=(1,), lhs_batch=(0,), rhs_batch=(0,),
+                preferred_element_type=x.dtype.compute,
+            )  # fmt: skip
+            return product(x, own).convert(x.dtype)
         zero = broadcast_to(constant(0, ids.dtype), ids.shape)
         last = _size(experts, ids.dtype) - 1
         chosen = Min()(Max()(ids, zero), broadcast_to(last, ids.shape))
@@ -188,7 +189,10 @@ def _by_expert(x: Value, weight: Value, ids: Value) -> Value:
     }
     leaves = [Input(name=n, dtype=t.dtype, shape=t.shape)() for n, t in kinds.items()]
     left, which, expert, y, matrix = leaves
-    product: Value = DotGeneral(lhs_contracting=(1,), rhs_contracting=(0,))(left, matrix)
+    multiply = DotGeneral(
+        lhs_contracting=(1,), rhs_contracting=(0,), preferred_element_type=x.dtype.compute
+    )
+    product = multiply(left, matrix).convert(x.dtype)
     own = which.eq(broadcast_to(expert, which.shape))
     kept: Value = Select()(BroadcastInDim(shape=shape, broadcast_dimensions=(0,))(own), product, y)
     body = Graph(leaves, (), (expert + 1, kept), name="expert")

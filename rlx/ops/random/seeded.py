@@ -192,10 +192,15 @@ def _polynomial(coefficients: Sequence[float], x: Value) -> Value:
 
 
 def _affine(unit: Value, offset: float, factor: float) -> Value:
-    """Offset + factor · unit, rounded once to f32: no fused product can change it."""
+    """The sum offset + factor · unit, rounded once to f32: no fused product can change it."""
+    from rlx.ops.convert import ReducePrecision
+
     if offset == 0.0 and factor == 1.0:
         return unit
-    return (unit.convert(DType.F64) * factor + offset).convert(DType.F32)
+    # XLA may skip a conversion to f32 on the way to another dtype, but never this rounding.
+    single = ReducePrecision(exponent_bits=8, mantissa_bits=23)
+    rounded: Value = single(unit.convert(DType.F64) * factor + offset)
+    return rounded.convert(DType.F32)
 
 
 def _affine_numbers(unit: Array, offset: float, factor: float) -> Array:
