@@ -10,8 +10,9 @@ import math
 import re
 
 from rlx.errors import FormatError
-from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat import export, mlir
 from rlx_xla._jax_compat.mlir import ir
+from rlx_xla.lowering import lapack
 
 MAX_TEXT = 64 * 2**20
 """Characters; a longer text is refused unread."""
@@ -58,26 +59,36 @@ def parse(text: str, where: str, context: ir.Context) -> ir.Module:
         context: where the module lives.
 
     Raises:
-        FormatError: bytecode instead of text, a tensor that claims an absurd size, or an op that
-            reaches outside the program (custom calls, infeed, send and the like).
+        FormatError: bytecode instead of text, a tensor that claims an absurd size, an op that
+            reaches outside the program (custom calls, infeed, send and the like), or a call of
+            LAPACK that is not as the library needs it.
         CompileError: MLIR refuses the text.
     """
     check_text(text, where)
     module = mlir.parse_module(text, context)
     found: list[str] = []
+    wrong: list[str] = []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
-        if operation.name in _DANGEROUS:
-            target = ""
-            if "call_target_name" in operation.attributes:
-                target = f" {operation.attributes['call_target_name']}"
-            found.append(operation.name + target)
+        if operation.name not in _DANGEROUS:
+            return ir.WalkResult.ADVANCE
+        target = ""
+        if "call_target_name" in operation.attributes:
+            target = ir.StringAttr(operation.attributes["call_target_name"]).value
+        if not lapack.is_known(target):
+            found.append(f"{operation.name} {target}".strip())
+        elif problem := lapack.fault(operation):
+            wrong.append(problem)  # MLIR would wrap an error that is raised in here
+        else:
+            export.prepare_custom_call(target)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
     if found:
         raise FormatError(
-            f"{where}: only pure StableHLO is accepted from a file; found "
+            f"{where}: only pure StableHLO and calls of LAPACK are accepted from a file; found "
             f"{', '.join(sorted(set(found))[:5])}. Trace the function again in this process."
         )
+    if wrong:
+        raise FormatError(f"{where}: {wrong[0]} Trace the function again in this process.")
     return module

@@ -222,9 +222,11 @@ def _array(leaf: Value, value: Any) -> Any:
             return jax.lax.convert_element_type(value, value.dtype)
         return value
     advice = "Convert or reshape it."
-    if type_.dtype.bits // (2 if type_.dtype.is_complex else 1) == 64 and not jx.x64_enabled():
-        # grad, vmap and jit convert their arguments before the function sees them.
-        advice = "JAX makes 32-bit numbers of 64-bit ones unless jax_enable_x64 is set: set it."
+    if 2 * np.dtype(value.dtype).itemsize == type_.dtype.numpy.itemsize in (8, 16):
+        advice = (
+            "Convert it, and set jax_enable_x64: without it JAX makes 32-bit numbers of 64-bit "
+            "ones under grad, vmap and jit."
+        )
     raise RunError(
         f"call: {leaf.name!r} is required to be {type_}; got {value.dtype}"
         f"[{', '.join(map(str, value.shape))}]. {advice}"

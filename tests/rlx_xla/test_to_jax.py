@@ -327,8 +327,8 @@ def test_gradients_of_64_bits_need_jax_to_keep_them() -> None:
     given = np.array([1.0, 2.0, 3.0])
     assert float(function(given)) == 14
     message = (
-        "call: 'x' is required to be f64[3]; got float32[3]. JAX makes 32-bit numbers of 64-bit "
-        "ones unless jax_enable_x64 is set: set it."
+        "call: 'x' is required to be f64[3]; got float32[3]. Convert it, and set jax_enable_x64: "
+        "without it JAX makes 32-bit numbers of 64-bit ones under grad, vmap and jit."
     )
     with pytest.raises(RunError, match=re.escape(message)):
         jax.grad(function)(given.astype(np.float32))  # what JAX makes of it without a warning

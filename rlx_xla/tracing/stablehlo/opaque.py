@@ -35,14 +35,14 @@ class LiveModule:
         text: a StableHLO module whose main is this op.
         arguments: how many arrays it takes.
         out_types: dtypes and shapes of its results.
-        portable_text: whether the text may be saved (it calls nothing outside).
+        saved_for: the platforms that the text may be saved for: none where it calls unknown code.
     """
 
     name: str
     text: str
     arguments: int
     out_types: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
-    portable_text: bool
+    saved_for: tuple[str, ...]
 
     def function(self, *operands: Any) -> list[Any]:
         """The op as a JAX function."""
@@ -55,8 +55,8 @@ class LiveModule:
             return (*(np.asarray(r) for r in results), *operands[self.arguments :])
 
     def portable(self) -> tuple[tuple[str, str], ...]:
-        """The text for every platform, or nothing when it must not be saved."""
-        return tuple((p, self.text) for p in PLATFORMS) if self.portable_text else ()
+        """The text for every platform that it may be saved for."""
+        return tuple((p, self.text) for p in self.saved_for)
 
 
 module_call = Primitive("stablehlo_module")
@@ -81,13 +81,21 @@ def _lower(ctx: Any, *operands: Any, source: LiveModule) -> Sequence[Any]:
 jax_mlir.register_lowering(module_call, _lower)
 
 
-def node(ctx: OpContext, name: str = "", *, custom: bool = False, effect: bool = False) -> Any:
+def node(
+    ctx: OpContext,
+    name: str = "",
+    *,
+    custom: bool = False,
+    saved_for: tuple[str, ...] = (),
+    effect: bool = False,
+) -> Any:
     """Make the external node of an op.
 
     Args:
         ctx: the op.
         name: what the node is called; the op's name if empty.
         custom: the op calls code outside of StableHLO, so that it must not be saved.
+        saved_for: the platforms where such a call may be saved all the same, having been checked.
         effect: it has a side effect, ordered with the others of the graph.
     """
     if custom:
@@ -100,7 +108,7 @@ def node(ctx: OpContext, name: str = "", *, custom: bool = False, effect: bool =
         _module_text(ctx, sources, constants, keep_annotations=custom),
         len(sources),
         tuple((t.dtype.numpy, _static(t.shape)) for t in ctx.out_types),
-        not custom,
+        saved_for if custom else PLATFORMS,
     )
     types = (*ctx.out_types, TOKEN) if effect else ctx.out_types
     op = External(

@@ -11,6 +11,7 @@ from rlx.dtypes import DType
 from rlx.ir.graph import Value
 from rlx.ops.random import Threefry2x32
 from rlx.ops.sorting import TopK, TopNan
+from rlx_xla.lowering import lapack
 from rlx_xla.tracing.stablehlo import opaque
 from rlx_xla.tracing.stablehlo.calls import name_of
 from rlx_xla.tracing.stablehlo.context import OpContext, constant_of, integer_constant
@@ -47,6 +48,11 @@ def custom_call(ctx: OpContext, *operands: Value) -> Any:
             f"target {target!r} calls a Python function by its number or address, which no file "
             "holds; trace the function in this process instead"
         )
+    if lapack.is_known(target) and target not in ctx.walker.allowed:
+        problem = lapack.fault(ctx.op)
+        if problem:
+            return ctx.refuse(problem.removesuffix("."))
+        return opaque.node(ctx, target, custom=True, saved_for=("cpu",))
     if target not in ctx.walker.allowed:
         return ctx.refuse(
             f"target {target!r} is code outside of StableHLO; "
