@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[Any]"
 Packed: TypeAlias = "tuple[Array, Array | None, Array | None]"
 
-_CHUNK_ELEMENTS = 1 << 20
-"""Elements encoded at a time, which bounds the memory of intermediate arrays."""
+_CHUNK_ELEMENTS = 1 << 16
+"""Elements encoded at a time: it bounds intermediate arrays, and they stay in the cache."""
 
 
 def encode(scheme: QuantScheme, x: Array) -> Array:
@@ -91,7 +91,19 @@ def pack(scheme: QuantScheme, x: Array) -> Packed:
             f"pack {scheme}: K is required to be a multiple of {scheme.block}; got [N, K] = "
             f"{list(wide.shape)}. Pad it, or choose a smaller group."
         )
-    return _PACKERS[scheme.kind](scheme, wide)
+    packer = _PACKERS[scheme.kind]
+    if not scheme.is_rows:
+        return packer(scheme, wide)
+    step = max(1, _CHUNK_ELEMENTS // max(wide.shape[1], 1))
+    parts = [packer(scheme, wide[i : i + step]) for i in range(0, max(len(wide), 1), step)]
+    axis = 1 if scheme.kind is SchemeKind.MXFP4X2 else 0  # after the axis of the planes
+    weight, scale, zero = zip(*parts, strict=True)
+    return _joined(weight, axis), _joined(scale, axis), _joined(zero, axis)  # pyright: ignore[reportReturnType]
+
+
+def _joined(parts: tuple[Array | None, ...], axis: int) -> Array | None:
+    arrays = [part for part in parts if part is not None]
+    return np.concatenate(arrays, axis=axis) if arrays else None
 
 
 def _wide(scheme: QuantScheme, x: Array) -> Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -188,12 +189,25 @@ class ScaledFormat:
 
     def decode(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The numbers of codes (u8), as f32; bits above the format's width are ignored."""
-        return decode(NUMPY, self, np.asarray(codes, np.uint8))
+        return self._in_parts(decode, np.asarray(codes, np.uint8), np.float32)
 
     def encode(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The codes (u8) of the numbers nearest to x (f32)."""
+        return self._in_parts(encode, np.asarray(x, np.float32), np.uint8)
+
+    def _in_parts(
+        self,
+        codec: Callable[[AbstractLanes, ScaledFormat, Lane], Lane],
+        source: npt.NDArray[Any],
+        dtype: type[np.generic],
+    ) -> npt.NDArray[Any]:
+        """Run a codec on parts that stay in the cache."""
+        flat, result = source.reshape(-1), np.empty(source.size, dtype)
         with np.errstate(all="ignore"):
-            return encode(NUMPY, self, np.asarray(x, np.float32))
+            for start in range(0, source.size, _CHUNK_ELEMENTS):
+                some = slice(start, start + _CHUNK_ELEMENTS)
+                result[some] = codec(NUMPY, self, flat[some])
+        return result.reshape(source.shape)
 
     def quantize(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The numbers nearest to x: decode(encode(x))."""
@@ -204,6 +218,9 @@ class ScaledFormat:
         values = self.decode(np.arange(1 << self.bit_width, dtype=np.uint8))
         return np.unique(values[np.isfinite(values)])
 
+
+_CHUNK_ELEMENTS = 1 << 16
+"""Elements that a codec takes at a time in NumPy."""
 
 _NAME = re.compile(r"f([1-8])e([0-9])m([0-9])(?:b(-?[0-9]{1,3}))?")
 _DTYPES = {

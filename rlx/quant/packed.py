@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +21,7 @@ from rlx.quant.schemes import QuantScheme, SchemeKind
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+Tensors: TypeAlias = "tuple[npt.NDArray[Any], npt.NDArray[Any] | None, npt.NDArray[Any] | None]"
 Decoder: TypeAlias = "Callable[[AbstractLanes, Lane], Lane]"
 
 BLOCKS: dict[SchemeKind, Decoder] = {
@@ -49,8 +51,8 @@ BLOCKS: dict[SchemeKind, Decoder] = {
     SchemeKind.GGUF_NVFP4: blocks_plain.nvfp4,
 }
 
-_CHUNK_BYTES = 1 << 20
-"""Packed bytes decoded at a time, which bounds the memory of intermediate arrays."""
+_CHUNK_ELEMENTS = 1 << 16
+"""Numbers decoded at a time: it bounds intermediate arrays, and they stay in the cache."""
 
 
 def decode(scheme: QuantScheme, packed: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -81,7 +83,7 @@ def decode(scheme: QuantScheme, packed: npt.NDArray[Any]) -> npt.NDArray[Any]:
         )
     blocks = np.ascontiguousarray(packed).reshape(-1, width)
     result = np.empty((len(blocks), size), np.float32)
-    step = max(1, _CHUNK_BYTES // width)
+    step = max(1, _CHUNK_ELEMENTS // size)
     with np.errstate(all="ignore"):
         for start in range(0, len(blocks), step):
             result[start : start + step] = decoder(NUMPY, blocks[start : start + step])
@@ -122,8 +124,42 @@ def unpack(
     rows, cols = shapes.matrix(scheme, first, types[1], types[2], size)
     if scheme.is_gguf:
         return decode(scheme, weight)
+    result = np.empty((rows, cols), np.float32)
+    # Blocks stay whole, and so do bytes of two nibbles.
+    whole = 1 if scheme.is_rows else math.lcm(scheme.block_size, 2)
+    step = max(1, _CHUNK_ELEMENTS // max(cols, 1) // whole) * whole
     with np.errstate(all="ignore"):
-        return weights(NUMPY, scheme, weight, scale, zero, (rows, cols))
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            parts = _slices(scheme, (weight, scale, zero), start, stop, cols)
+            result[start:stop] = weights(NUMPY, scheme, *parts, (stop - start, cols))
+    return result
+
+
+def _slices(scheme: QuantScheme, tensors: Tensors, start: int, stop: int, cols: int) -> Tensors:
+    """The tensors of some rows of the result; ``start`` is at the beginning of a block."""
+    weight, scale, zero = tensors
+    if scheme.kind is SchemeKind.MXFP4X2:
+        return weight[:, start:stop], _cut(scale, slice(None), slice(start, stop)), None
+    if scheme.is_rows:
+        rows = slice(start, stop)
+        return weight[rows], _cut(scale, rows), _cut(zero, rows)
+    if scheme.kind in (SchemeKind.INT4, SchemeKind.NVFP4):
+        weight = weight[start * cols // 2 : -(-stop * cols // 2)]
+    else:
+        weight = weight[start:stop]
+    blocks = slice(start // scheme.block_size, -(-stop // scheme.block_size))
+    match scheme.kind:
+        case SchemeKind.FP8_E4M3 | SchemeKind.FP8_E5M2:
+            return weight, scale, None
+        case SchemeKind.NVFP4:
+            return weight, _cut(scale, blocks), zero
+        case _:
+            return weight, _cut(scale, blocks), _cut(zero, blocks)
+
+
+def _cut(array: npt.NDArray[Any] | None, *places: slice) -> npt.NDArray[Any] | None:
+    return None if array is None else array[places]
 
 
 def weights(

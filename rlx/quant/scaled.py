@@ -7,7 +7,9 @@ f32[..., 1] (per row) or u8[..., ceil(cols / block)] (blocks).
 from __future__ import annotations
 
 import enum
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -228,13 +230,40 @@ def quantize_scaled(
     """Codes (u8) and scales of an array [..., cols], in NumPy."""
     wide = np.asarray(x, np.float32)
     with np.errstate(all="ignore"):
-        scale = scales(NUMPY, wide, form, layout)
-        return quantize(NUMPY, wide, scale, form, layout), scale
+        scale: npt.NDArray[Any] = scales(NUMPY, wide, form, layout)
+        codes = np.empty(wide.shape, np.uint8)
+        for part, own, made in _by_rows(wide, scale, codes, layout):
+            made[...] = quantize(NUMPY, part, own, form, layout)
+    return codes, scale
 
 
 def dequantize_scaled(
     codes: npt.NDArray[Any], scale: npt.NDArray[Any], form: ScaledFormat, layout: ScaleLayout
 ) -> npt.NDArray[Any]:
     """The numbers (f32) of codes and scales, in NumPy."""
+    result = np.empty(codes.shape, np.float32)
     with np.errstate(all="ignore"):
-        return dequantize(NUMPY, np.asarray(codes), np.asarray(scale), form, layout)
+        for part, own, made in _by_rows(np.asarray(codes), np.asarray(scale), result, layout):
+            made[...] = dequantize(NUMPY, part, own, form, layout)
+    return result
+
+
+_CHUNK_ELEMENTS = 1 << 16
+"""Numbers computed at a time: it bounds intermediate arrays, and they stay in the cache."""
+
+
+def _by_rows(
+    x: npt.NDArray[Any], scale: npt.NDArray[Any], result: npt.NDArray[Any], layout: ScaleLayout
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]]:
+    """Rows of an array, their scales, and where their results go."""
+    cols = x.shape[-1]
+    rows, made = (
+        x.reshape(math.prod(x.shape[:-1]), cols),
+        result.reshape(math.prod(x.shape[:-1]), cols),
+    )
+    per_tensor = layout.kind is ScaleKind.PER_TENSOR
+    own = scale if per_tensor else scale.reshape(len(rows), scale.shape[-1])
+    step = max(1, _CHUNK_ELEMENTS // max(cols, 1))
+    for start in range(0, len(rows), step):
+        some = slice(start, start + step)
+        yield rows[some], own if per_tensor else own[some], made[some]

@@ -162,6 +162,21 @@ def test_wide_rows_are_decoded_in_parts(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(found[:, at * 32 : at * 32 + 32], part)
 
 
+@pytest.mark.parametrize("scheme", [s for s in all_schemes() if not s.is_gguf], ids=str)
+def test_work_in_parts_gives_the_same(
+    scheme: QuantScheme, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = rng.normal(size=(7, 128) if scheme.is_rows else (99, 7)).astype(np.float32)
+    size = 99 if scheme.kind.value in ("int4", "nvfp4") else 0
+    whole = pack(scheme, x)
+    numbers = unpack(scheme, *whole, size=size)
+    for module in ("packed", "encoding", "scaled", "minifloat"):
+        monkeypatch.setattr(f"rlx.quant.{module}._CHUNK_ELEMENTS", 300)
+    for found, wanted in zip(pack(scheme, x), whole, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(unpack(scheme, *whole, size=size), numbers)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
