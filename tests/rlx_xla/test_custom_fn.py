@@ -84,6 +84,8 @@ def test_with_both_each_mode_has_its_own(x: Any) -> None:
     np.testing.assert_allclose(grad(function, x), [5.0] * 3)
     np.testing.assert_allclose(tangent(function, x), [7.0] * 3)
     np.testing.assert_allclose(jax.jit(lambda x: grad_inside(function, x))(x), [5.0] * 3)
+    with pytest.raises(NotImplementedError, match="linear_call"):
+        jax.vmap(lambda x: grad_inside(function, x))(jnp.stack([x, x]))
     traced = rlx_xla.trace(lambda x: grad_inside(function, x), x)
     assert traced.coverage().external == 0
     np.testing.assert_allclose(rlx.interpret(traced.graph, {"x": np.asarray(x)})[0], [5.0] * 3)

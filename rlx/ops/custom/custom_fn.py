@@ -35,7 +35,7 @@ class CustomFn(Op):
 
     Result:
         The outputs of fwd. Differentiation (`rlx_xla.to_jax`) uses vjp and jvp, in JAX's
-        convention for complex numbers.
+        convention for complex numbers. With both, JAX cannot batch (vmap) the derivative.
 
     Constraints:
         C1: fwd has no params and no effects, and an input for each operand.
