@@ -8,6 +8,11 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from rlx_xla import testing as testing
+from rlx_xla.aot import Artifact as Artifact
+from rlx_xla.aot import Preflight as Preflight
+from rlx_xla.aot.artifact import aot as aot
+from rlx_xla.aot.artifact import load_artifact as load_artifact
+from rlx_xla.aot.preflight import preflight as preflight
 from rlx_xla.lowering.text import stablehlo as stablehlo
 from rlx_xla.tracing.jit import jit as jit
 from rlx_xla.tracing.stablehlo import from_stablehlo as from_stablehlo

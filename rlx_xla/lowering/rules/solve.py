@@ -116,7 +116,12 @@ def eigh(ctx: LoweringContext, op: ops.Eigh, x: ir.Value) -> Sequence[ir.Value]:
     return _by_jax(ctx, op, function, x)
 
 
-@lowers(ops.Eig)
+def _without_library(op: ops.Eig, types: Sequence[TensorType], platform: str) -> str | None:
+    del op, types
+    return "JAX has no general eigenvalues on TPUs; eigh has them" if platform == "tpu" else None
+
+
+@lowers(ops.Eig, refuses=_without_library)
 def eig(ctx: LoweringContext, op: ops.Eig, x: ir.Value) -> Sequence[ir.Value]:
     return _by_jax(ctx, op, functools.partial(linalg.eig, **op.attributes()), x)
 

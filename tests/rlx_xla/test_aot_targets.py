@@ -1,0 +1,176 @@
+"""Names of targets, and how a compiler's errors are read; no compiler is needed."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx.errors import DeviceError, DimError, FormatError, RunError, TraceError
+from rlx_xla.aot import Artifact, FailureKind, compiling, known_targets, parse_target
+from rlx_xla.aot.artifact import read_artifact
+from rlx_xla.aot.compiling import failure_of
+from rlx_xla.aot.lowering import lower_for
+from rlx_xla.aot.preflight import report_of
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "compiler", "devices"),
+    [
+        ("tpu:v5e:2x2", "tpu:v5e:2x2", "v5e:2x2", 4),
+        ("v5e-1", "tpu:v5e:1x1", "v5e:1x1", 1),
+        ("v5litepod-8", "tpu:v5e:2x4", "v5e:2x4", 8),
+        ("TPU:V6E", "tpu:v6e:1x1", "v6e:1x1", 1),
+        ("v7x", "tpu:tpu7x:1x1x1", "tpu7x:1x1x1", 2),
+        ("tpu:tpu7x:2x2x1", "tpu:tpu7x:2x2x1", "tpu7x:2x2x1", 8),
+        ("v4-8", "tpu:v4:2x2x1", "v4:2x2x1", 8),
+        ("h100", "cuda:h100", "", 1),
+        ("cuda:h200:1", "cuda:h200", "", 1),
+        ("rocm:mi300x", "rocm:mi300x", "", 1),
+    ],
+)
+def test_names(name: str, whole: str, compiler: str, devices: int) -> None:
+    target = parse_target(name)
+    assert (target.name, target.topology_name, target.devices) == (whole, compiler, devices)
+    single = target.platform == "tpu" and np.prod(target.topology) == 1
+    assert ("chips_per_host_bounds" in target.options) == single
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("tpu:v9", r"target 'tpu:v9' is unknown; known are tpu:v2:1x1, .*Did you mean"),
+        ("cuda:v5e", "is unknown"),
+        ("v5e-3", r"a number of chips that a TPU v5 lite is sold in is required \(1, 4, 8"),
+        ("tpu:v5e:2x2x2", "a topology of 2 axes, such as 2x2, is required"),
+        ("tpu:v5p:0x1x1", "a topology of 3 axes"),
+        ("tpu:v5e:two", "a topology such as 2x2 is required; got 'two'"),
+        ("cuda:h100:2", "one GPU is compiled for ahead of time; got 2"),
+    ],
+)
+def test_wrong_names(name: str, match: str) -> None:
+    with pytest.raises(DeviceError, match=match):
+        parse_target(name)
+
+
+def test_every_known_target_reads_back() -> None:
+    for name in known_targets():
+        assert parse_target(name).name == name
+
+
+def test_errors_of_compilers() -> None:
+    failure = failure_of(
+        "JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required "
+        "for HLO temporaries (54.77G) exceeds available HBM (15.75G)."
+    )
+    assert failure.kind is FailureKind.OUT_OF_MEMORY
+    assert (failure.needed, failure.available) == (int(54.77 * 2**30), int(15.75 * 2**30))
+    failure = failure_of(
+        'INVALID_ARGUMENT: no; metadata={op_name="jit(f)/dot" source_file="m.py" source_line=3}'
+    )
+    assert failure.kind is FailureKind.REFUSED
+    assert (failure.op, failure.line) == ("jit(f)/dot", "m.py:3")
+    assert str(failure).startswith("refused (jit(f)/dot at m.py:3): ")
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeviceError, match=r"not installed. Install it: pip install 'rlx-xla\[tpu"):
+        rlx_xla.preflight(lambda x: x + 1, "f32[3]", target="v5e-1")
+
+
+def test_what_is_asked_for_is_checked() -> None:
+    with pytest.raises(TraceError, match="a JAX function, a Graph, a Module or a traced function"):
+        rlx_xla.preflight(3, target="v5e-1")
+    with pytest.raises(DimError, match="every size is required to be known; b are symbols"):
+        rlx_xla.preflight(lambda x: x + 1, "f32[b]", target="v5e-1")
+    b = rlx.GraphBuilder()
+    graph = b.build(b.input("x", "f32[3]") * 2.0)
+    with pytest.raises(TraceError, match="arguments are for functions"):
+        rlx_xla.preflight(graph, 1.0, target="v5e-1")
+
+
+def test_what_does_not_lower_is_listed_with_lines() -> None:
+    import jax.numpy as jnp
+
+    target = parse_target("v5e-1")
+    traced = rlx_xla.trace(lambda a: jnp.linalg.eig(a)[0], "f32[4, 4]")
+    lowered = lower_for(traced.graph, target, rlx.CompileOptions())
+    report = report_of(lowered, target, None)
+    (named,) = report.unsupported
+    assert named.what == "eig"
+    assert "test_aot_targets.py" in named.where
+    assert "no general eigenvalues on TPUs" in named.detail
+    assert not report.ok
+    assert report.fits is None
+    assert json.loads(report.to_json())["unsupported"][0]["what"] == "eig"
+
+
+def _artifact() -> Artifact:
+    return Artifact(
+        name="f",
+        target="tpu:v5e:1x1",
+        inputs=(("x", rlx.TensorType(rlx.DType.F32, (3,))),),
+        params=(),
+        outputs=(rlx.TensorType(rlx.DType.F32, (3,)),),
+        hlo="HloModule f",
+        stablehlo="module {}",
+        serialized=b"code",
+        memory={"temp": 3},
+        versions={"jax": "0"},
+    )
+
+
+def test_artifacts_save_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "f.rlxa"
+    _artifact().save(path)
+    assert read_artifact(path) == _artifact()
+
+
+def test_damaged_artifacts_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.rlxa"
+    path.write_bytes(b"not a zip")
+    with pytest.raises(FormatError, match=r"a file of rlx_xla\.aot is required"):
+        rlx_xla.load_artifact(path)
+    _artifact().save(path)
+    with zipfile.ZipFile(path) as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    parts["executable.bin"] = b"other"
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in parts.items():
+            file.writestr(name, data)
+    with pytest.raises(FormatError, match="or damaged"):
+        rlx_xla.load_artifact(path)
+
+
+def test_an_artifact_needs_its_device(tmp_path: Path) -> None:
+    path = tmp_path / "f.rlxa"
+    _artifact().save(path)
+    with pytest.raises(DeviceError):
+        rlx_xla.load_artifact(path)
+    with pytest.raises(DeviceError, match="a device of platform 'tpu' is required"):
+        rlx_xla.load_artifact(path, "cpu")
+
+
+def test_inputs_of_a_loaded_artifact_are_checked() -> None:
+    from rlx_xla.aot import LoadedArtifact
+    from rlx_xla.runtime.client import find_device
+
+    class Echo:
+        def execute(self, arrays: list[object]) -> list[object]:
+            return arrays
+
+    loaded = LoadedArtifact(_artifact(), find_device("cpu"), Echo())
+    found = loaded.run({"x": np.arange(3, dtype=np.float32)})
+    np.testing.assert_array_equal(found[0], [0, 1, 2])
+    with pytest.raises(RunError, match="missing \\['x'\\], unknown \\['y'\\]"):
+        loaded.run({"y": 1.0})
+    with pytest.raises(RunError, match=r"input 'x' is required to be f32\[3\]; got float64"):
+        loaded.run({"x": np.zeros(3)})
+    with pytest.raises(RunError, match="unknown param 'w'"):
+        loaded.set_params({"w": 1.0})
