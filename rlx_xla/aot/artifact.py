@@ -29,6 +29,10 @@ from rlx_xla.aot.targets import parse_target
 from rlx_xla.runtime.client import find_device, from_device, to_device
 
 FORMAT = 1
+_TO_RUN: dict[str, dict[str, Any]] = {"cuda": {"xla_gpu_enable_triton_gemm": False}}
+"""Without a GPU nothing is tuned, and XLA's own products of matrices then have tiny tiles: the
+vendor's library is quicker."""
+
 _MOST = 1 << 34
 """Largest part of an artifact that is read, in bytes."""
 
@@ -115,8 +119,12 @@ def aot(
             for found in lowered.unsupported
         )
         raise LoweringError(listing)
+    defaults = _TO_RUN.get(where.platform, {})
     made = compile_text(
-        lowered.text, where, timeout=timeout, compiler_options=chosen.compiler_options
+        lowered.text,
+        where,
+        timeout=timeout,
+        compiler_options={**defaults, **chosen.compiler_options},
     )
     if made.failure is not None:
         raise CompileError(

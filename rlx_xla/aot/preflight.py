@@ -19,6 +19,9 @@ from rlx_xla.aot.compiling import Compilation, Failure, FailureKind, compile_tex
 from rlx_xla.aot.lowering import Lowered, graph_of, lower_for
 from rlx_xla.aot.targets import Target, parse_target
 
+_EXACT = ("t4",)
+"""Chips without units that round f32."""
+
 MANY_OPS = 3000
 """Ops of one function from which XLA's compile takes noticeably more than its share."""
 
@@ -331,7 +334,7 @@ def _flops(lir: Lir) -> float:
 
 def _rounded(graph: Graph, target: Target) -> tuple[Named, ...]:
     """Products of f32 that the target rounds, unless asked otherwise."""
-    if target.platform not in _ROUNDING:
+    if target.platform not in _ROUNDING or target.chip.name in _EXACT:
         return ()
     dtype, error = _ROUNDING[target.platform]
     found: dict[tuple[str, str], int] = {}
