@@ -111,7 +111,10 @@ class ScaledFormat:
             width, exp_bits, mant_bits = (int(g) for g in match.groups()[:3])
             bias = _default_bias(exp_bits) if match.group(4) is None else int(match.group(4))
             if width == 1 + exp_bits + mant_bits and exp_bits >= 1 and width <= 8:
-                return ScaledFormat(exp_bits, mant_bits, bias)
+                try:
+                    return ScaledFormat(exp_bits, mant_bits, bias)
+                except RlxError as error:
+                    raise ParseError(str(error)) from error
         raise ParseError(f'invalid minifloat format "{text}" (expected e.g. "f4e3m0")')
 
     def __str__(self) -> str:

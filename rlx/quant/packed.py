@@ -260,6 +260,7 @@ def _sum_of_two(lanes: AbstractLanes, both: Lane, size: Any) -> Lane:
 
 def _down(lanes: AbstractLanes, x: Lane, block: int, rows: int, cols: Any) -> Lane:
     """[⌈rows / block⌉, cols] → [rows, cols], each row repeated for its block."""
+    block = min(block, max(rows, 1))  # no wider than there is something to scale
     count = -(-rows // block)
     wide = lanes.expand(lanes.reshape(x, (count, 1, cols)), (count, block, cols))
     wide = lanes.reshape(wide, (1, count * block * cols))

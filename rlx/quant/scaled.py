@@ -185,6 +185,7 @@ def scales(lanes: AbstractLanes, x: Lane, form: ScaledFormat, layout: ScaleLayou
 def blocked(lanes: AbstractLanes, x: Lane, block: int) -> Lane:
     """[..., cols] → [..., blocks, block], the last block filled up with zeros."""
     *rows, cols = lanes.shape(x)
+    block = min(block, max(cols, 1))  # no wider than there is something to scale
     count = -(-cols // block)
     if count * block != cols:
         x = lanes.pad(x, count * block)
@@ -200,10 +201,10 @@ def spread(lanes: AbstractLanes, scale: Lane, layout: ScaleLayout, shape: Any) -
         wide = minifloat.decode_e8m0(lanes, scale)
     else:
         wide = minifloat.decode(lanes, ScaledFormat.F8E4M3, scale)
-    count = layout.blocks(cols)
-    wide = lanes.expand(lanes.reshape(wide, (*rows, count, 1)), (*rows, count, layout.block))
-    wide = lanes.reshape(wide, (*rows, count * layout.block))
-    return wide if count * layout.block == cols else lanes.cut(wide, 0, cols)
+    count, block = layout.blocks(cols), min(layout.block, max(cols, 1))
+    wide = lanes.expand(lanes.reshape(wide, (*rows, count, 1)), (*rows, count, block))
+    wide = lanes.reshape(wide, (*rows, count * block))
+    return wide if count * block == cols else lanes.cut(wide, 0, cols)
 
 
 def quantize(

@@ -322,6 +322,8 @@ def _scaled_errors() -> Iterator[ErrorSample]:
     blocks = _make(ScaledQuantScale, layout="mx")
     yield ErrorSample(ScaledQuantScale, ("i32[2]",), DTypeError, "C1", "floating")
     yield ErrorSample(named, (x,), ShapeError, "C2", 'invalid minifloat format "f9e4m4"')
+    biased = _make(ScaledQuantScale, format="f4e3m0b999")
+    yield ErrorSample(biased, (x,), ShapeError, "C2", "bias 999")
     wrong = _make(ScaledQuantScale, layout="mx/0")
     yield ErrorSample(wrong, (x,), ShapeError, "C2", 'invalid scale layout "mx/0"')
     yield ErrorSample(ScaledQuantScale, ("f32[]",), ShapeError, "C3", "last axis")

@@ -22,6 +22,7 @@ from rlx.ops.quantized.checks import (
     scheme_of,
 )
 from rlx.ops.quantized.lanes import GRAPH
+from rlx.ops.shape import Iota
 from rlx.quant import packed
 from rlx.quant.schemes import QuantScheme, SchemeKind
 from rlx.types import TensorType
@@ -452,10 +453,12 @@ def _taken(x: Value, indices: Value, axis: int) -> Value:
 
 def _nibbles(flat: Value, columns: Value, rows: int, cols: int) -> Value:
     """Columns (u8[rows, count]) of row-major nibbles that were packed without regard to rows."""
-    columns = operators.binary("Max", columns.convert(DType.I32), 0)
+    narrow = columns.dtype.bits < 32 or columns.dtype is DType.I32
+    dtype = DType.I32 if narrow and rows * cols < 2**31 else DType.I64
+    columns = operators.binary("Max", columns.convert(dtype), 0)
     columns = operators.binary("Min", columns, cols - 1)
-    starts = operators.constant(np.arange(rows, dtype=np.int32) * cols).reshape(rows, 1)
-    places = starts + columns
+    starts: Value = Iota(dtype=dtype, shape=(rows, 1))()
+    places = starts * cols + columns
     shifts = (places & 1).convert(DType.U8) * 4
     pairs = _taken(flat, GRAPH.shift_right(places, 1), 0)
     return GRAPH.shift_right(pairs, shifts) & 15

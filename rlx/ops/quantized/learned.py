@@ -6,8 +6,6 @@ import enum
 import math
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from rlx import dims
 from rlx.dtypes import DType
 from rlx.ir import operators
@@ -15,6 +13,7 @@ from rlx.ir.op import Op, define_op
 from rlx.ops.dot import DotGeneral
 from rlx.ops.indexing import Gather, ScatterAdd
 from rlx.ops.quantized.checks import require_dtype, require_float, require_rank, require_shape
+from rlx.ops.shape import DimValue, Iota
 from rlx.types import TensorType
 
 if TYPE_CHECKING:
@@ -321,8 +320,6 @@ def _require_x(op: Op, x: TensorType, codebook: TensorType, weight: TensorType) 
 
 
 def _whole(dim: object) -> Value:
-    from rlx.ops.shape import DimValue
-
     return cast("Value", DimValue(dim=dim)())  # pyright: ignore[reportArgumentType]
 
 
@@ -360,9 +357,9 @@ def _density(op: _Spline) -> float:
 def _distances(op: _Spline, x: Value) -> Value:
     """(x − centre) · h on a new last axis."""
     wide = x.convert(x.dtype.compute).reshape((*x.shape, 1))
-    centres = np.linspace(op.grid_min, op.grid_max, op.num_basis)
-    known = operators.constant(centres.astype(wide.dtype.numpy))
-    return (wide - known) * _density(op)
+    counts: Value = Iota(dtype=wide.dtype, shape=(op.num_basis,))()
+    centres = counts * (1 / _density(op)) + op.grid_min
+    return (wide - centres) * _density(op)
 
 
 def _bumps(distances: Value) -> Value:

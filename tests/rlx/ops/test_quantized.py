@@ -188,3 +188,20 @@ def test_gradient_of_a_codebook(rng: np.random.Generator) -> None:
         wanted[min(idx[n, b], 8)] += weight[n, 2 * b : 2 * b + 2]
     found = SynthMatmulBackward(wrt=SynthWrt.CODEBOOK).evaluate(x, idx, codebook, dy)
     np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("scheme", ["int8/999999999", "int4/999999999"])
+def test_blocks_wider_than_what_there_is(scheme: str, rng: np.random.Generator) -> None:
+    """A block size is only a claim: nothing of its size is made."""
+    tensors = packed(QuantScheme.parse(scheme), rng, 4, 2)
+    x = rng.normal(size=(3, 4)).astype(np.float32)
+    wanted = x @ unpack(QuantScheme.parse(scheme), *tensors, size=4)
+    found = DequantMatmul(scheme=scheme).evaluate(x, *tensors)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    rows = DequantGather(scheme=scheme, size=4).evaluate(tensors[0], np.int64([1]), *tensors[1:])
+    np.testing.assert_array_equal(rows, unpack(QuantScheme.parse(scheme), *tensors, size=4).T[[1]])
+    layout = ScaleLayout.parse("mx/999999999")
+    codes, scale = quantize_scaled(x, ScaledFormat.F8E4M3, layout)
+    assert scale.shape == (3, 1)
+    back = dequantize_scaled(codes, scale, ScaledFormat.F8E4M3, layout)
+    np.testing.assert_allclose(back, x, atol=0.2)
