@@ -11,6 +11,7 @@ from rlx import dims as dims
 from rlx import errors as errors
 from rlx import ops as ops
 from rlx import passes as passes
+from rlx import quant as quant
 from rlx import rng as rng
 from rlx.backend import available_devices as available_devices
 from rlx.backend import register_backend as register_backend
