@@ -41,6 +41,8 @@ _NEEDS = {
     "rocm": ("jax_plugins.xla_rocm7", "pip install jax-rocm7-plugin jax-rocm7-pjrt"),
 }
 _POLL = 0.05
+CHILD = "rlx_xla.aot.child"
+"""The program that compiles."""
 
 
 @final
@@ -191,7 +193,7 @@ def _run(folder: Path, timeout: float, memory_limit: int) -> tuple[FailureKind |
     started = time.monotonic()
     with log.open("wb") as errors:
         child = subprocess.Popen(
-            [sys.executable, "-m", "rlx_xla.aot.child", str(folder)],
+            [sys.executable, "-m", CHILD, str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,

@@ -84,6 +84,29 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         rlx_xla.preflight(lambda x: x + 1, "f32[3]", target="v5e-1")
 
 
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("import os; os.abort()", FailureKind.ABORTED, "exit code -6"),
+        ("import sys; sys.exit('F1 Check failed: it broke')", FailureKind.ABORTED, "it broke"),
+        ("x = b'1' * (1 << 29); import time; time.sleep(60)", FailureKind.COMPILER_MEMORY, ""),
+        ("import time; time.sleep(60)", FailureKind.TIMED_OUT, ""),
+    ],
+)
+def test_whatever_a_compiler_does_is_an_answer(
+    code: str, kind: FailureKind, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rlx_bad_compiler.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(compiling, "CHILD", "rlx_bad_compiler")
+    monkeypatch.setattr(compiling, "missing", lambda target: None)
+    target = parse_target("v5e-1")
+    made = compiling.compile_text("module {}", target, timeout=3.0, memory_limit=1 << 28)
+    assert made.failure is not None
+    assert made.failure.kind is kind
+    assert words in made.failure.message
+
+
 def test_what_is_asked_for_is_checked() -> None:
     with pytest.raises(TraceError, match="a JAX function, a Graph, a Module or a traced function"):
         rlx_xla.preflight(3, target="v5e-1")
