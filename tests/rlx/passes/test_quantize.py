@@ -250,3 +250,23 @@ def test_other_grids_stay() -> None:
     assert applied(graph, PROPAGATE)[0] is graph
     twice = b.build(learned(learned(x, scale).relu(), scale))
     assert names(applied(twice, PROPAGATE)[0]) == ["fake_quantize_lsq", "relu"]
+
+
+def test_weights_are_quantised_once_where_stages_are_split(rng: np.random.Generator) -> None:
+    b = rlx.GraphBuilder()
+    graph = b.build(b.input("x", "f32[3, 64]") @ b.param("w", "f32[64, 5]"))
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((3, 64), (64, 5)))
+    found = []
+    for staged in (False, True):
+        options = rlx.CompileOptions(
+            scaled_quant=ScaledQuantConfig.mxfp8_e4m3(), cache_param_invariant=staged
+        )
+        compiled = rlx.Session("interpret").compile(graph, options=options)
+        compiled.set_param("w", w)
+        found.append(compiled.run({"x": x})[0])
+    np.testing.assert_array_equal(found[1], found[0])
+    report = str(compiled.report())
+    prepare, main = report[report.index("prepare:") :].split("main:")
+    assert "scaled_quantize × 1" in prepare
+    assert "scaled_quantize × 1" in main  # of x
+    assert "scaled_matmul" not in prepare
