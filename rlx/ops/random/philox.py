@@ -61,27 +61,42 @@ class PhiloxBits(Op):
         return rng.Philox4x32(whole).next_u32(math.prod(shape)).reshape(shape)
 
     def decompose(self, seed: Value) -> Value:
-        from rlx.ops.arithmetic import MulHi
-        from rlx.ops.shape import Concatenate, Iota
+        from rlx.ops.shape import Concatenate
 
         count = dims.product(self.shape)
         if count == 0:
             return broadcast_to(constant(0, DType.U32), self.shape)
         blocks = dims.floordiv_(count + 3, 4)
-        zero = broadcast_to(constant(0, DType.U32), (blocks,))
-        c0: Value = Iota(dtype=DType.U32, shape=(blocks,))()
-        c1, c2, c3 = zero, zero, zero
-        first, second = (broadcast_to(constant(np.uint32(m)), (blocks,)) for m in rng.MULTIPLIERS)
-        k0, k1 = words_of(seed)
-        steps = [constant(np.uint32(w)) for w in PHILOX_WEYL]
-        for _ in range(PHILOX_ROUNDS):
-            high0, high2 = MulHi()(c0, first), MulHi()(c2, second)
-            low0, low2 = c0 * first, c2 * second
-            c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
-            k0, k1 = k0 + steps[0], k1 + steps[1]
-        column = [word.reshape(blocks, 1) for word in (c0, c1, c2, c3)]
+        column = [word.reshape(blocks, 1) for word in philox_blocks(seed, blocks)]
         words = Concatenate(axis=1)(*column).reshape(blocks * 4)
         return words.narrow(0, 0, count).reshape(self.shape)
+
+
+def philox_blocks(seed: Value, count: Dim) -> tuple[Value, Value, Value, Value]:
+    """The four words of blocks 0 … count − 1 of a seed, each as u32[count]."""
+    from rlx.ops.shape import Iota
+
+    zero = broadcast_to(constant(0, DType.U32), (count,))
+    c0: Value = Iota(dtype=DType.U32, shape=(count,))()
+    c1, c2, c3 = zero, zero, zero
+    k0, k1 = words_of(seed)
+    steps = [constant(np.uint32(w)) for w in PHILOX_WEYL]
+    for _ in range(PHILOX_ROUNDS):
+        (high0, low0), (high2, low2) = (
+            _product(c, m) for c, m in zip((c0, c2), rng.MULTIPLIERS, strict=True)
+        )
+        c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + steps[0], k1 + steps[1]
+    return c0, c1, c2, c3
+
+
+def _product(word: Value, multiplier: np.uint64) -> tuple[Value, Value]:
+    """The high and the low word of a product: one multiplication of 64 bits for both."""
+    from rlx.ops.bitwise import ShiftRightLogical
+
+    factor, half = (broadcast_to(constant(np.uint64(n)), word.shape) for n in (int(multiplier), 32))
+    product = word.convert(DType.U64) * factor
+    return ShiftRightLogical()(product, half).convert(DType.U32), product.convert(DType.U32)
 
 
 def words_of(seed: Value) -> tuple[Value, Value]:

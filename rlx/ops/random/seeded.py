@@ -17,7 +17,7 @@ from rlx.ir.op import Op
 from rlx.ir.operators import broadcast_to, constant
 from rlx.ops.elementwise import round_to
 from rlx.ops.random.draws import RngNormal, RngUniform
-from rlx.ops.random.philox import PhiloxBits, words_of
+from rlx.ops.random.philox import PhiloxBits, philox_blocks, words_of
 from rlx.ops.random.sample import Sample
 from rlx.ops.reduction.numbers import lowest
 from rlx.options.rng import SEED_LIMIT, RngBackend, RngOptions
@@ -161,14 +161,26 @@ def _top(words: Value) -> Value:
 
 
 def _normal(seed: Value, shape: Shape) -> Value:
-    """Standard normals: the angle is reduced in integers, so that its cosine is exact to 2 ulp."""
+    """Standard normals: two of each block, one behind the other."""
+    from rlx.ops.shape import Concatenate
+
+    count = dims.product(shape)
+    if count == 0:
+        return broadcast_to(constant(0.0, DType.F32), shape)
+    blocks = dims.floordiv_(count + 1, 2)
+    c0, c1, c2, c3 = philox_blocks(seed, blocks)
+    column = [_box_muller(*pair).reshape(blocks, 1) for pair in ((c0, c1), (c2, c3))]
+    made: Value = Concatenate(axis=1)(*column)
+    return made.reshape(blocks * 2).narrow(0, 0, count).reshape(shape)
+
+
+def _box_muller(first: Value, second: Value) -> Value:
+    """One normal of two words: the angle is reduced in integers, so that its cosine is exact."""
     from rlx.ops.arithmetic import Max
     from rlx.ops.bitwise import ShiftRightArithmetic
     from rlx.ops.compare import Select
 
-    count = dims.product(shape)
-    words = PhiloxBits(shape=(count, 2))(seed)
-    first, second = (words.narrow(1, i, 1).reshape(shape) for i in (0, 1))
+    shape = first.shape
     smallest = broadcast_to(constant(rng.SMALLEST), shape)
     radius = (Max()(_unit(first), smallest).log() * -2.0).sqrt()
     turn = _top(second)
