@@ -48,6 +48,10 @@ def _check(function: Callable[..., Any], *arguments: Any) -> rlx_xla.Traced:
         (jnp.linalg.pinv, (TALL,)),
         (lambda a: jnp.linalg.eigh(a + a.mT), (SQUARE,)),
         (jnp.linalg.eig, (SQUARE,)),
+        (
+            lambda a: jax.lax.linalg.symmetric_product(a, a, alpha=0.5, beta=-2.0),
+            (SQUARE + SQUARE.swapaxes(1, 2),),
+        ),
         (jax.grad(lambda a: jnp.abs(jnp.linalg.eigvals(a)).sum()), (SQUARE,)),
         (lambda a: jax.grad(lambda a: jnp.linalg.slogdet(a)[1].sum())(a), (SQUARE,)),
         (lambda a: jax.scipy.linalg.qr(a, mode="economic", pivoting=True), (TALL,)),

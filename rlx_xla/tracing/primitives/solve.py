@@ -7,6 +7,7 @@ from typing import Any
 from rlx.ir.graph import Graph, Value
 from rlx.ops import solve as ops
 from rlx.ops.control_flow import Call, CallKind
+from rlx.ops.dot import DotGeneral, DotPrecision
 from rlx.ops.io import Input
 from rlx.ops.solve.matrices import FACTORABLE, SOLVABLE
 from rlx_xla._jax_compat import jaxpr as jx
@@ -102,6 +103,21 @@ def svd(ctx: TraceContext, params: dict[str, Any], x: Value) -> Any:
 def _method(kinds: Any, given: Any) -> Any:
     """JAX's choice by its name; None for one that is not modelled."""
     return kinds.DEFAULT if given is None else kinds.__members__.get(given.name)
+
+
+@traces("symmetric_product")
+def symmetric_product(ctx: TraceContext, params: dict[str, Any], a: Value, c: Value) -> Value:
+    """The product of matrices with their own transposes, as JAX writes it without a library."""
+    batch, last = tuple(range(a.rank - 2)), (a.rank - 1,)
+    square = DotGeneral(
+        lhs_contracting=last,
+        rhs_contracting=last,
+        lhs_batch=batch,
+        rhs_batch=batch,
+        precision=(DotPrecision.HIGHEST, DotPrecision.HIGHEST),
+    )(a, a)
+    alpha, beta = (ctx.full(params[name], ctx.out_type) for name in ("alpha", "beta"))
+    return alpha * square + beta * c
 
 
 @traces("tridiagonal_solve")
