@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from rlx.passes.lint_numerics import LintNumerics as LintNumerics
     from rlx.passes.matmul_precision import RaiseMatmulPrecision as RaiseMatmulPrecision
     from rlx.passes.pipelines import mir_pipeline as mir_pipeline
+    from rlx.passes.precision import ApplyPrecision as ApplyPrecision
     from rlx.passes.prepare import split_param_invariant as split_param_invariant
     from rlx.passes.quantize import InsertQDQ as InsertQDQ
     from rlx.passes.quantize import InsertScaledMatmul as InsertScaledMatmul
     from rlx.passes.quantize import PropagateQuantization as PropagateQuantization
+    from rlx.passes.recognize import Recognize as Recognize
     from rlx.passes.specialize import Specialize as Specialize
 
 _LAZY = {
+    "ApplyPrecision": "precision",
     "BindParams": "bind_params",
     "BindRng": "bind_rng",
     "Canonicalize": "canonicalize",
@@ -45,6 +48,7 @@ _LAZY = {
     "LintNumerics": "lint_numerics",
     "PropagateQuantization": "quantize",
     "RaiseMatmulPrecision": "matmul_precision",
+    "Recognize": "recognize",
     "Specialize": "specialize",
     "mir_pipeline": "pipelines",
     "split_param_invariant": "prepare",

@@ -6,6 +6,7 @@ A tuple's order is the order of work. Where a line's position matters, it says w
 from __future__ import annotations
 
 from rlx.options.compile import CompileOptions
+from rlx.options.precision import effective
 from rlx.passes.base import AbstractPass, Pipeline
 from rlx.passes.bind_params import NOTHING_KNOWN, BindParams, KnownValues, LiftBoundParams
 from rlx.passes.bind_rng import BindRng
@@ -16,7 +17,9 @@ from rlx.passes.fold_constants import FoldConstants
 from rlx.passes.inline_calls import InlineCalls
 from rlx.passes.lint_numerics import LintNumerics
 from rlx.passes.matmul_precision import RaiseMatmulPrecision
+from rlx.passes.precision import ApplyPrecision
 from rlx.passes.quantize import InsertScaledMatmul, PropagateQuantization
+from rlx.passes.recognize import Recognize
 from rlx.passes.specialize import Specialize
 
 
@@ -41,6 +44,7 @@ def binding_pipeline(
 
 def mir_pipeline(options: CompileOptions) -> Pipeline:
     """MIR → MIR, before implementations are chosen."""
+    lowered = effective(options.precision, options.policy)
     passes: tuple[AbstractPass, ...] = (
         # First: a call hides what is inside it from every other pass.
         InlineCalls(),
@@ -48,6 +52,9 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         Canonicalize(),
         # After canonicalize, which makes equal expressions look equal.
         EliminateCommonSubexpressions(),
+        # After elimination, which makes the parts of a pattern the same node; before folding and
+        # Specialize, which take patterns apart.
+        *(() if options.fusion_opts.skip_fusion else (Recognize(),)),
         # After elimination, so that a tensor is quantised once; before folding, which would make
         # constants of what is to be quantised.
         *(
@@ -56,6 +63,9 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
             else ()
         ),
         PropagateQuantization(),
+        # After everything that matches patterns, which casts would break; before folding, which
+        # converts constants once.
+        *((ApplyPrecision(policy=lowered),) if lowered is not None else ()),
         # After elimination, so that one constant is folded once.
         *((FoldConstants(),) if options.constant_folding else ()),
         # After the forms have settled, before the clean-up of what it leaves.

@@ -1,0 +1,388 @@
+"""Layer, root-mean-square, group and batch normalisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from rlx.ir.graph import Node, Value
+from rlx.ir.op import Op
+from rlx.ir.operators import broadcast_to, constant
+from rlx.ops.arithmetic import Abs, Add, Div, IntegerPow, Max, Mul, Pow, Square, Sub
+from rlx.ops.normalization import BatchNormInference, GroupNorm, LayerNorm, RmsNorm
+from rlx.ops.shape import Reshape
+from rlx.ops.transcendental import Rsqrt, Sqrt
+from rlx.passes.recognize.matcher import Match, Matcher, Reduced, Search, View, shortest
+
+
+@final
+@dataclass(frozen=True)
+class Normal:
+    """x, normalised by its own statistics.
+
+    Attributes:
+        x: what is normalised.
+        axis: the axis of the statistics.
+        eps: added to the variance or mean square.
+        centred: whether the mean is taken away.
+        rest: other factors, as they lie in the product.
+    """
+
+    x: Value
+    axis: int
+    eps: float
+    centred: bool
+    rest: tuple[View, ...]
+
+
+def _scale(search: Search, view: View, below: bool) -> tuple[View, float] | None:
+    """Variance and eps, of a factor 1 / sqrt(variance + eps)."""
+    for current in search.views(view):
+        op = current.op
+        root = Sqrt if below else Rsqrt
+        if isinstance(op, root):
+            return _sum_with_eps(search, current.operand(0))
+        number = isinstance(op, Pow) and search.number(current.value.node.inputs[1])
+        if isinstance(op, Pow) and number == (0.5 if below else -0.5):
+            return _sum_with_eps(search, current.operand(0))
+        if not below and isinstance(op, Div):
+            break
+    return None
+
+
+def _sum_with_eps(search: Search, view: View) -> tuple[View, float] | None:
+    for current in search.views(view):
+        if isinstance(current.op, Add):
+            for index in (0, 1):
+                operand = current.value.node.inputs[index]
+                eps = search.number(operand)
+                if eps is not None and eps > 0:
+                    return current.operand(1 - index), shortest(eps, operand)
+            return None
+    return None
+
+
+def _square_of(search: Search, value: Value) -> Value | None:
+    """Find v of v²."""
+    value = search.behind(value)
+    op, inputs = value.node.op, value.node.inputs
+    twice = isinstance(op, Mul) and inputs[0] is inputs[1]
+    power = isinstance(op, IntegerPow) and op.exponent == 2
+    power = power or (isinstance(op, Pow) and search.number(inputs[1]) == 2)
+    squared = inputs[0] if twice or power or isinstance(op, Square) else None
+    if squared is None:
+        return None
+    squared = search.behind(squared)
+    return search.behind(squared.node.inputs[0]) if isinstance(squared.node.op, Abs) else squared
+
+
+def _centre(search: Search, value: Value) -> tuple[Value, Reduced] | None:
+    """Find x and its mean, of x − mean x."""
+    value = search.behind(value)
+    if not isinstance(value.node.op, Sub):
+        return None
+    x, mean = value.node.inputs
+    found = search.reduced(mean)
+    if found is None or search.behind(found.source) is not search.behind(x):
+        return None
+    return x, found
+
+
+def normal_of(search: Search, view: View, node: Node) -> Normal | None:
+    """What a product normalises, with the factors that are left."""
+    factors = search.factors(view)
+    if len(factors) < 2:
+        return None
+    for number, (factor, below) in enumerate(factors):
+        scale = _scale(search, factor, below)
+        if scale is None:
+            continue
+        rest = factors[:number] + factors[number + 1 :]
+        if any(divides for _, divides in rest):
+            return None
+        return _normal(search, scale, [part for part, _ in rest], view.value.shape, node)
+    return None
+
+
+def _normal(
+    search: Search,
+    scale: tuple[View, float],
+    rest: list[View],
+    shape: tuple[object, ...],
+    node: Node,
+) -> Normal | None:
+    variance, eps = scale
+    for number, factor in enumerate(rest):
+        value = factor.value
+        if value.shape != shape or factor.axes != tuple(range(value.rank)):
+            continue
+        others = (*rest[:number], *rest[number + 1 :])
+        centre = _centre(search, value)
+        if centre is not None:
+            found = _layer(search, centre, variance, eps, others, node)
+        else:
+            found = _root_mean_square(search, value, variance, eps, others)
+        if found is not None:
+            return found
+    return None
+
+
+def _layer(
+    search: Search,
+    centre: tuple[Value, Reduced],
+    variance: View,
+    eps: float,
+    rest: tuple[View, ...],
+    node: Node,
+) -> Normal | None:
+    x, mean = centre
+    if not mean.is_mean:
+        return None
+    spread, why = _is_variance(search, variance, x, mean)
+    if spread is None:
+        return None
+    if not why and spread.axes != mean.axes:
+        why = f"the mean is over axes {mean.axes} and the variance over {spread.axes}"
+    if not why and len(mean.axes) != 1:
+        why = f"the statistics are over the axes {mean.axes}, and not over one"
+    if why:
+        search.miss(node, "layer_norm", why)
+        return None
+    return Normal(x, mean.axes[0], eps, True, rest)
+
+
+def _is_variance(search: Search, view: View, x: Value, mean: Reduced) -> tuple[Reduced | None, str]:
+    """The mean square that makes a variance of x, and what is wrong with it."""
+    found = search.reduced_view(_above_zero(search, view), x.shape)
+    if found is not None:
+        inner = _square_of(search, found.source)
+        centre = None if inner is None else _centre(search, inner)
+        if centre is None or search.behind(centre[0]) is not search.behind(x):
+            return None, ""
+        if not found.is_mean:
+            divisor = 1 / found.scale if found.scale else 0
+            return found, f"the variance is divided by {divisor:g} and not by {found.count}"
+        return found, ""
+    return _fast_variance(search, view, x, mean)
+
+
+def _above_zero(search: Search, view: View) -> View:
+    """What is compared with 0, of which it is the larger; else the view itself."""
+    for current in search.views(view):
+        if isinstance(current.op, Max):
+            for index in (0, 1):
+                if search.number(current.value.node.inputs[index]) == 0:
+                    return current.operand(1 - index)
+    return view
+
+
+def _fast_variance(
+    search: Search, view: View, x: Value, mean: Reduced
+) -> tuple[Reduced | None, str]:
+    """max(0, mean x² − mean² x), which loses digits that the composite keeps."""
+    inner = _above_zero(search, view)
+    guarded = inner is not view
+    for current in search.views(inner):
+        if not isinstance(current.op, Sub):
+            continue
+        squares = search.reduced_view(current.operand(0), x.shape)
+        if squares is None or not squares.is_mean:
+            return None, ""
+        base = _square_of(search, squares.source)
+        if base is None or search.behind(base) is not search.behind(x):
+            return None, ""
+        square = _square_view(search, current.operand(1))
+        if square is None or search.reduced_view(square, x.shape) is None:
+            return None, ""
+        if not guarded:
+            return squares, "mean x² − mean² x may be negative, which gives NaN"
+        if search.strict:
+            return squares, "mean x² − mean² x rounds otherwise, which strict=True keeps"
+        return squares, ""
+    return None, ""
+
+
+def _square_view(search: Search, view: View) -> View | None:
+    """The view of v, of a view of v²."""
+    for current in search.views(view):
+        op, inputs = current.op, current.value.node.inputs
+        if isinstance(op, Square) or (isinstance(op, IntegerPow) and op.exponent == 2):
+            return current.operand(0)
+        if isinstance(op, Mul) and inputs[0] is inputs[1]:
+            return current.operand(0)
+    return None
+
+
+def _root_mean_square(
+    search: Search, x: Value, variance: View, eps: float, rest: tuple[View, ...]
+) -> Normal | None:
+    found = search.reduced_view(variance, x.shape)
+    if found is None or not found.is_mean or len(found.axes) != 1:
+        return None
+    squared = _square_of(search, found.source)
+    if squared is None or search.behind(squared) is not search.behind(x):
+        return None
+    return Normal(x, found.axes[0], eps, False, rest)
+
+
+def norm(search: Search, node: Node) -> Match | None:
+    """(x − mean x) / sqrt(var x + eps) * gamma + beta, and the same without the mean."""
+    result = node.results[0]
+    if not result.dtype.is_float:
+        return None
+    if not isinstance(node.op, Add):
+        return _with_affine(search, node, search.view(result), None)
+    for index in (0, 1):
+        product, beta = node.inputs[index], search.view(node.inputs[1 - index])
+        found = _with_affine(search, node, search.view(product), beta)
+        if found is not None:
+            return found
+    return None
+
+
+def _with_affine(search: Search, node: Node, product: View, beta: View | None) -> Match | None:
+    found = normal_of(search, product, node)
+    if found is None or len(found.rest) > 1:
+        return None
+    if search.strict and (found.x.dtype.bits < 32 or node.types[0].dtype.bits < 32):
+        return None
+    vectors: list[Value] = []
+    for view in (*found.rest, *(() if beta is None else (beta,))):
+        vector = search.vector(view, found.axis)
+        if vector is None or found.x.shape[found.axis] == 1:
+            return None
+        vectors.append(vector)
+    has_gamma, has_beta = bool(found.rest), beta is not None
+    dtype, axis, eps = node.types[0].dtype, found.axis, found.eps
+    wide = max((found.x.dtype, dtype), key=lambda t: t.bits)
+    op: Op = LayerNorm(axis=axis, eps=eps) if found.centred else RmsNorm(axis=axis, eps=eps)
+
+    def build(x: Value, *given: Value) -> Value:
+        x = x.convert(wide)
+        parts = [v.convert(wide) for v in given]
+        size = (x.shape[axis],)
+        gamma = parts.pop(0) if has_gamma else broadcast_to(constant(1.0, wide), size)
+        beta = parts.pop(0) if has_beta else broadcast_to(constant(0.0, wide), size)
+        made: Value = op(x, gamma, beta)
+        return made.convert(dtype)
+
+    return Match(op.op_name, (found.x, *vectors), build)
+
+
+def batch_norm(search: Search, node: Node) -> Match | None:
+    """(x − mean) / sqrt(variance + eps) * gamma + beta, with statistics that are given."""
+    if not isinstance(node.op, Add) or not node.types[0].dtype.is_float:
+        return None
+    for index in (0, 1):
+        product, beta = search.view(node.inputs[index]), search.view(node.inputs[1 - index])
+        found = _batch_norm(search, node, product, beta)
+        if found is not None:
+            return found
+    return None
+
+
+def _batch_norm(search: Search, node: Node, product: View, beta: View) -> Match | None:
+    last = product.value.rank - 1
+    shape = product.value.shape
+    offset = search.vector(beta, last)
+    if offset is None or last < 1:
+        return None
+    factors = search.factors(product)
+    if len(factors) != 3:
+        return None
+    x = mean = gamma = variance = None
+    eps = 0.0
+    for factor, below in factors:
+        scale = _scale(search, factor, below)
+        if scale is not None:
+            variance, eps = search.vector(scale[0], last), scale[1]
+        elif below:
+            return None
+        elif factor.value.shape == shape and isinstance(factor.op, Sub):
+            x = factor.value.node.inputs[0]
+            mean = search.vector(factor.operand(1), last)
+        else:
+            gamma = search.vector(factor, last)
+    if x is None or mean is None or gamma is None or variance is None or x.shape != shape:
+        return None
+    dtype = node.types[0].dtype
+    if search.strict and dtype.bits < 32:
+        return None
+    op = BatchNormInference(eps=eps)
+    wide = max((x.dtype, dtype), key=lambda t: t.bits)
+
+    def build(*given: Value) -> Value:
+        made: Value = op(*(v.convert(wide) for v in given))
+        return made.convert(dtype)
+
+    return Match(op.op_name, (x, gamma, offset, mean, variance), build)
+
+
+def group_norm(search: Search, node: Node) -> Match | None:
+    """A norm of [N, groups, …] reshaped back to [N, C, …], with gain and offset along C."""
+    if not isinstance(node.op, Add) or node.results[0].rank <= 2:
+        return None
+    for index in (0, 1):
+        beta = search.vector(search.view(node.inputs[1 - index]), 1)
+        if beta is None:
+            continue
+        for factor, below in (factors := search.factors(search.view(node.inputs[index]))):
+            grouped = search.behind(factor.value)
+            if below or len(factors) != 2 or not isinstance(grouped.node.op, Reshape):
+                continue
+            others = [part for part, _ in factors if part is not factor]
+            gamma = search.vector(others[0], 1)
+            found = _grouped(search, node, grouped) if gamma is not None else None
+            if found is not None and gamma is not None:
+                return _group_match(node, found, gamma, beta)
+    return None
+
+
+def _grouped(search: Search, node: Node, grouped: Value) -> tuple[Value, int, float] | None:
+    """x, the number of groups and eps, of a norm that is reshaped back."""
+    inner = grouped.node.inputs[0]
+    factors = search.factors(search.view(inner))
+    scales = [s for view, below in factors if (s := _scale(search, view, below)) is not None]
+    if len(factors) != 2 or len(scales) != 1:
+        return None
+    variance, eps = scales[0]
+    for factor, below in factors:
+        centre = None if below else _centre(search, factor.value)
+        if centre is None:
+            continue
+        wide, mean = centre
+        spread, why = _is_variance(search, variance, wide, mean)
+        source = search.behind(wide)
+        if spread is None or why or not mean.is_mean or not isinstance(source.node.op, Reshape):
+            return None
+        x = source.node.inputs[0]
+        groups = source.shape[1] if source.rank > 2 else 0
+        batched = x.shape == grouped.shape and source.shape[0] == x.shape[0]
+        if mean.axes != tuple(range(2, source.rank)) or spread.axes != mean.axes or not batched:
+            return None
+        return (x, groups, eps) if isinstance(groups, int) and groups else None
+    return None
+
+
+def _group_match(
+    node: Node, found: tuple[Value, int, float], gamma: Value, beta: Value
+) -> Match | None:
+    x, groups, eps = found
+    channels, dtype = x.shape[1], node.types[0].dtype
+    if not isinstance(channels, int) or channels % groups:
+        return None
+    op = GroupNorm(num_groups=groups, eps=eps)
+    wide = max((x.dtype, dtype), key=lambda t: t.bits)
+
+    def build(*given: Value) -> Value:
+        made: Value = op(*(v.convert(wide) for v in given))
+        return made.convert(dtype)
+
+    return Match(op.op_name, (x, gamma, beta), build)
+
+
+TABLE: dict[type[Op], tuple[Matcher, ...]] = {
+    Add: (norm, group_norm, batch_norm),
+    Mul: (norm,),
+    Div: (norm,),
+}

@@ -1,0 +1,264 @@
+"""Softmax, its logarithm, and the logarithm of a sum of exponentials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from rlx.dtypes import DType
+from rlx.ir.graph import Node, Value
+from rlx.ir.op import Op
+from rlx.ops.arithmetic import Abs, Add, Div, IsFinite, Mul, Sub
+from rlx.ops.compare import Select
+from rlx.ops.normalization import LogSoftmax, Softmax
+from rlx.ops.reduction import LogSumExp, ReduceMax, ReduceSum
+from rlx.ops.transcendental import Exp, Log
+from rlx.passes.recognize.matcher import Match, Matcher, Reduced, Search, View
+
+
+@final
+@dataclass(frozen=True)
+class SoftmaxOf:
+    """A softmax in a graph.
+
+    Attributes:
+        x: the logits.
+        axis: what sums to one.
+        dtype: that of the result.
+    """
+
+    x: Value
+    axis: int
+    dtype: DType
+
+    def build(self, x: Value) -> Value:
+        """The composite, computed in the wider of both types."""
+        wide = x.convert(self.dtype) if x.dtype.bits < self.dtype.bits else x
+        made: Value = Softmax(axis=self.axis)(wide)
+        return made.convert(self.dtype)
+
+
+def softmax_of(search: Search, value: Value, *, report: Node | None = None) -> SoftmaxOf | None:
+    """What a value is the softmax of, be it written out or an op already.
+
+    Args:
+        search: the search in its graph.
+        value: the quotient.
+        report: the node where a near miss is reported; None reports none.
+    """
+    op, inputs = value.node.op, value.node.inputs
+    if isinstance(op, Softmax):
+        return SoftmaxOf(inputs[0], op.axis % value.rank, value.dtype)
+    quotient = _quotient(search, value)
+    if quotient is None:
+        return None
+    above, total = quotient
+    exp = search.behind(above)
+    if not isinstance(exp.node.op, Exp) or search.behind(total.source) is not exp:
+        return None
+    shifted = _shifted(search, exp)
+    why = ""
+    if shifted is None:
+        why = "its exponentials are taken without subtracting a maximum, so they overflow"
+    elif shifted[1].axes != total.axes:
+        why = f"the maximum is over axes {shifted[1].axes} and the sum over {total.axes}"
+    elif len(total.axes) != 1:
+        why = f"it is over several axes, {total.axes}"
+    elif total.scale != 1:
+        why = f"the sum is multiplied by {total.scale}"
+    elif search.strict and shifted[0].dtype.bits < 32:
+        why = f"it rounds every step to {shifted[0].dtype}, which strict=True keeps"
+    if why or shifted is None:
+        if report is not None:
+            search.miss(report, "softmax", why)
+        return None
+    return SoftmaxOf(shifted[0], total.axes[0], value.dtype)
+
+
+def _quotient(search: Search, value: Value) -> tuple[Value, Reduced] | None:
+    """Numerator, and the sum that it is divided by."""
+    op, inputs = value.node.op, value.node.inputs
+    if isinstance(op, Div):
+        total = search.reduced(inputs[1])
+        return None if total is None else (inputs[0], total)
+    if not isinstance(op, Mul) or search.strict:
+        return None
+    for index in (0, 1):
+        for view in search.views(search.view(inputs[1 - index])):
+            if isinstance(view.op, Div) and search.number(view.value.node.inputs[0]) == 1:
+                total = search.reduced_view(view.operand(1), value.shape)
+                return None if total is None else (inputs[index], total)
+    return None
+
+
+def _shifted(search: Search, exp: Value) -> tuple[Value, Reduced] | None:
+    """Find x and its maximum, of exp(x − max x)."""
+    difference = search.behind(exp.node.inputs[0])
+    return _centred(search, difference)
+
+
+def _centred(search: Search, difference: Value) -> tuple[Value, Reduced] | None:
+    """Find x and its maximum, of x − max x."""
+    if not isinstance(difference.node.op, Sub):
+        return None
+    x, top = difference.node.inputs
+    largest = search.reduced(top, ReduceMax)
+    if largest is None or search.behind(largest.source) is not search.behind(x):
+        return None
+    return x, largest
+
+
+def softmax(search: Search, node: Node) -> Match | None:
+    """exp(x − max x) / Σ exp(x − max x)."""
+    if isinstance(node.op, Softmax):
+        return None
+    found = softmax_of(search, node.results[0], report=node)
+    return None if found is None else Match("softmax", (found.x,), found.build)
+
+
+def log_softmax(search: Search, node: Node) -> Match | None:
+    """Match x − max x − log Σ exp(x − max x), also as x − (max x + log Σ exp(x − max x))."""
+    lhs, rhs = node.inputs
+    log = _log_of_sum(search, search.view(rhs), lhs.shape)
+    if log is not None:
+        shifted = _centred(search, search.behind(lhs))
+        exp = search.behind(log.source)
+        if shifted is None or not isinstance(exp.node.op, Exp):
+            return None
+        if search.behind(exp.node.inputs[0]) is not search.behind(lhs):
+            return None
+        return _log_softmax(search, node, shifted, log)
+    for view in search.views(search.view(rhs)):
+        if isinstance(view.op, Add):
+            return _of_log_sum_exp(search, node, view)
+    return None
+
+
+def _of_log_sum_exp(search: Search, node: Node, total: View) -> Match | None:
+    """Match x − (m + log Σ exp(x − m))."""
+    x = node.inputs[0]
+    for index in (0, 1):
+        log = _log_of_sum(search, total.operand(index), x.shape)
+        if log is None:
+            continue
+        exp = search.behind(log.source)
+        shifted = _shifted(search, exp) if isinstance(exp.node.op, Exp) else None
+        if shifted is None:
+            guarded = isinstance(exp.node.op, Exp) and _guarded(search, exp) is not None
+            if guarded:
+                why = "rows with +Inf keep finite logits apart: the maximum is made finite"
+                search.miss(node, "log_softmax", why)
+            return None
+        largest = search.reduced_view(total.operand(1 - index), x.shape, ReduceMax)
+        if largest is None or largest.value is not shifted[1].value:
+            return None
+        if search.behind(shifted[0]) is not search.behind(x):
+            return None
+        return _log_softmax(search, node, shifted, log)
+    return None
+
+
+def _log_softmax(
+    search: Search, node: Node, shifted: tuple[Value, Reduced], log: Reduced
+) -> Match | None:
+    x, largest = shifted
+    if largest.axes != log.axes or len(log.axes) != 1 or log.scale != 1:
+        why = f"the maximum is over axes {largest.axes} and the sum over {log.axes}"
+        search.miss(node, "log_softmax", why)
+        return None
+    if search.strict and x.dtype.bits < 32:
+        return None
+    (axis,), dtype = log.axes, node.types[0].dtype
+
+    def build(x: Value) -> Value:
+        wide = x.convert(dtype) if x.dtype.bits < dtype.bits else x
+        made: Value = LogSoftmax(axis=axis)(wide)
+        return made.convert(dtype)
+
+    return Match("log_softmax", (x,), build)
+
+
+def _log_of_sum(search: Search, view: View, shape: tuple[object, ...]) -> Reduced | None:
+    """The sum under a logarithm."""
+    for current in search.views(view):
+        if isinstance(current.op, Log):
+            inner = current.operand(0)
+            if isinstance(inner.op, Abs):
+                inner = inner.operand(0)
+            return search.reduced_view(inner, shape)  # pyright: ignore[reportArgumentType]
+    return None
+
+
+def _guarded(search: Search, exp: Value) -> tuple[Value, Value, Value] | None:
+    """x, its maximum, and the maximum where it is finite else 0, of exp(x − that)."""
+    difference = search.behind(exp.node.inputs[0])
+    if not isinstance(difference.node.op, Sub):
+        return None
+    x, top = difference.node.inputs
+    for view in search.views(search.view(top)):
+        if not isinstance(view.op, Select):
+            continue
+        chosen, finite, zero = view.value.node.inputs
+        if not isinstance(chosen.node.op, IsFinite) or search.number(zero) != 0:
+            return None
+        if search.behind(chosen.node.inputs[0]) is not search.behind(finite):
+            return None
+        largest = search.reduced_view(view.operand(1), x.shape, ReduceMax)
+        if largest is None or search.behind(largest.source) is not search.behind(x):
+            return None
+        return x, largest.value, view.value
+    return None
+
+
+def logsumexp(search: Search, node: Node) -> Match | None:
+    """Match m + log Σ exp(x − m) with m = max x where that is finite, else 0."""
+    for index in (0, 1):
+        for view in search.views(search.view(node.inputs[index])):
+            if isinstance(view.op, Log):
+                inner = view.value.node.inputs[0]
+                if isinstance(inner.node.op, Abs):
+                    inner = inner.node.inputs[0]
+                return _logsumexp(search, node, inner, node.inputs[1 - index])
+    return None
+
+
+def _logsumexp(search: Search, node: Node, total: Value, added: Value) -> Match | None:
+    summed = search.innermost(search.view(total)).value
+    if not isinstance(summed.node.op, ReduceSum):
+        return None
+    axes = summed.node.op.axes
+    exp = search.behind(summed.node.inputs[0])
+    if not isinstance(exp.node.op, Exp):
+        return None
+    guarded = _guarded(search, exp)
+    if guarded is None:
+        plain = _shifted(search, exp)
+        if plain is not None and search.innermost(search.view(added)).value is plain[1].value:
+            search.miss(node, "logsumexp", "a row of −Inf gives NaN: the maximum stays infinite")
+        return None
+    x, largest, top = guarded
+    if search.innermost(search.view(added)).value is not search.innermost(search.view(top)).value:
+        return None
+    reduced: Op = largest.node.op
+    if len(axes) != 1 or reduced.attributes()["axes"] != axes:
+        search.miss(node, "logsumexp", f"it is over the axes {axes}, and not over one")
+        return None
+    result = node.types[0]
+    sizes = [s for i, s in enumerate(x.shape) if i not in axes and s != 1]
+    if [s for s in result.shape if s != 1] != sizes or (search.strict and x.dtype.bits < 32):
+        return None
+
+    def build(x: Value) -> Value:
+        wide = x.convert(result.dtype) if x.dtype.bits < result.dtype.bits else x
+        made: Value = LogSumExp(axis=axes[0])(wide)
+        return made.reshape(*result.shape).convert(result.dtype)
+
+    return Match("logsumexp", (x,), build)
+
+
+TABLE: dict[type[Op], tuple[Matcher, ...]] = {
+    Div: (softmax,),
+    Mul: (softmax,),
+    Sub: (log_softmax,),
+    Add: (logsumexp,),
+}
