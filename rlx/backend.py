@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from rlx.device_names import split, unregistered
+from rlx.dtypes import DType
 from rlx.errors import DeviceError, RegistryError
 from rlx.ir.graph import Node
 from rlx.ir.op import Op
@@ -73,10 +74,12 @@ class AbstractBackend(abc.ABC):
     Attributes:
         device: name of the device, such as ``cuda:1``.
         platform: the device's kind, such as ``cuda``.
+        lacks: dtypes that it does not compute in; a precision policy keeps f32 for them.
     """
 
     device: str
     platform: str
+    lacks: frozenset[DType] = frozenset()
 
     @abc.abstractmethod
     def claims(self, op: type[Op]) -> bool:

@@ -12,8 +12,8 @@ from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.deferred import Specialization
 from rlx.dispatch import KernelDispatchReport, report_of
 from rlx.hidden import SEED
-from rlx.ir.graph import Graph
-from rlx.ir.plan import Lir
+from rlx.ir.graph import Graph, Node
+from rlx.ir.plan import Implementation, Lir
 from rlx.options.compile import CompileOptions
 from rlx.options.dispatch import claim_of
 from rlx.passes.base import PassContext, PassRecord
@@ -212,7 +212,8 @@ class Compiler:
         )
 
         started = time.perf_counter()
-        ctx = PassContext(self.options, self.backend.platform)
+        backend = self.backend
+        ctx = PassContext(self.options, backend.platform, backend.lacks, self._has_kernel)
         known = KnownValues(self.fixed if own else {})
         first = binding_pipeline(self.options, known, hidden_seed=own)
         graph, binding = first.run(graph, ctx)
@@ -229,6 +230,10 @@ class Compiler:
             for record in records:
                 print(record)
         return graph, records, {"passes": time.perf_counter() - started}
+
+    def _has_kernel(self, node: Node) -> bool:
+        choice = self.backend.choose(node, self.options)
+        return isinstance(choice, Implementation) and choice.kind == "kernel"
 
     def legalize(self, graph: Graph) -> Legalization:
         """Choose implementations where there are any; no pass runs."""

@@ -16,7 +16,7 @@ from rlx.ir.verify import verify
 from rlx.kept import check_feeds
 from rlx.options.compile import CompileOptions
 from rlx.options.devices import default_device
-from rlx.options.precision import Precision, PrecisionPolicy, require_own_dtypes
+from rlx.options.precision import Precision, PrecisionPolicy
 from rlx.param_values import fixed_values
 from rlx.passes.bind_dims import bind
 from rlx.show.dump import dump
@@ -78,9 +78,9 @@ class Session:
 
         Raises:
             DeviceError: it is unknown or not attached; the available ones are listed.
-            CompileError: the precision or the policy changes dtypes.
+            CompileError: the precision is no Precision, or the policy no PrecisionPolicy.
         """
-        require_own_dtypes("Session", precision, policy)
+        CompileOptions(precision=precision, policy=policy)  # refuses what is neither
         self.backend: AbstractBackend = _backend(device)
         self.precision = precision
         self.policy = policy
@@ -187,7 +187,6 @@ class Session:
             chosen = chosen.replace(precision=self.precision)
         if chosen.policy is None and self.policy is not None:
             chosen = chosen.replace(policy=self.policy)
-        require_own_dtypes("CompileOptions", chosen.precision, chosen.policy)
         return chosen
 
     def _own(self, lir: Lir) -> Lir:

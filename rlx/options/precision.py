@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast, final
 
 from rlx.errors import CompileError
@@ -48,10 +48,12 @@ class PrecisionPolicy:
     Attributes:
         name: what it prints as.
         low: class → precision of the classes that are not F32, in the order of ``OpClass``.
+        overrides: label pattern → precision, the first that matches wins over the classes.
     """
 
     name: str
     low: tuple[tuple[OpClass, Precision], ...] = ()
+    overrides: tuple[tuple[str, Precision], ...] = ()
 
     ALWAYS_F32: ClassVar[PrecisionPolicy]
     ALWAYS_F16: ClassVar[PrecisionPolicy]
@@ -85,13 +87,40 @@ class PrecisionPolicy:
             )
         return _policy("custom", dict(classes))
 
+    def override(self, pattern: str, precision: Precision) -> PrecisionPolicy:
+        """The policy with a precision of their own for the ops under some labels.
+
+        Args:
+            pattern: a label such as ``encoder/*/head``, with ``*``, ``?`` and ``[...]`` as in file
+                names (``*`` takes any number of levels).
+            precision: what those ops compute in; F32 leaves them as they are. A pattern given
+                earlier wins.
+
+        Raises:
+            CompileError: the pattern is no text, or empty, or the precision no Precision.
+        """
+        if not isinstance(cast("object", pattern), str) or not pattern:
+            raise CompileError(
+                "PrecisionPolicy.override: the pattern of a label is required, such as "
+                f"'encoder/*'; got {pattern!r}."
+            )
+        if not isinstance(cast("object", precision), Precision):
+            raise CompileError(
+                f"PrecisionPolicy.override: a Precision is required for {pattern!r}; got "
+                f"{precision!r}. Use rlx.Precision."
+            )
+        return replace(self, overrides=(*self.overrides, (pattern, precision)))
+
     def precision_of(self, kind: OpClass) -> Precision:
         """The precision that a class of ops computes in."""
         return dict(self.low).get(kind, Precision.F32)
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{kind.value}={precision.value}" for kind, precision in self.low)
-        return f"{self.name}({shown})" if self.name == "custom" else self.name
+        shown = [f"{kind.value}={precision.value}" for kind, precision in self.low]
+        if self.name != "custom":
+            shown = []
+        shown += [f"{pattern!r}={precision.value}" for pattern, precision in self.overrides]
+        return f"{self.name}({', '.join(shown)})" if shown else self.name
 
 
 def _policy(name: str, classes: Mapping[OpClass, Precision]) -> PrecisionPolicy:
@@ -118,19 +147,14 @@ PrecisionPolicy.AUTO_MIXED_BF16_SAFE = _policy(
 )
 
 
-def require_own_dtypes(where: str, precision: Precision, policy: PrecisionPolicy | None) -> None:
-    """Refuse whatever would change the dtypes that a graph computes in.
+def effective(precision: Precision, policy: PrecisionPolicy | None) -> PrecisionPolicy | None:
+    """The policy that two options come to; None where the graph's dtypes stay.
 
-    Raises:
-        CompileError: the precision is not F32, or the policy lowers a class of ops.
+    A policy goes before a precision. A precision alone lowers every class, as ALWAYS_F16 does.
     """
-    if precision is not Precision.F32:
-        raise CompileError(
-            f"{where}: precision is required to be Precision.F32, which leaves the graph's own "
-            f"dtypes; got {precision!s}. Convert in the graph with .convert(...)."
-        )
-    if policy is not None and policy.low:
-        raise CompileError(
-            f"{where}: policy is required to be None or PrecisionPolicy.ALWAYS_F32, which leave "
-            f"the graph's own dtypes; got {policy}. Convert in the graph with .convert(...)."
-        )
+    if policy is not None:
+        return policy if policy.low or policy.overrides else None
+    if precision is Precision.F32:
+        return None
+    classes: dict[OpClass, Precision] = dict.fromkeys((*_MOST, OpClass.REDUCTION), precision)
+    return _policy(f"always_{precision.value}", classes)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias, cast, final
 
+from rlx.dtypes import DType
 from rlx.errors import PassError, RlxError, VerifyError
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Node
 from rlx.options.compile import CompileOptions
 
 
@@ -49,11 +50,15 @@ class PassContext:
     Attributes:
         options: the compile's options.
         platform: what is compiled for, ``"numpy"`` when passes run by hand.
+        lacks: dtypes that the device does not compute in.
+        has_kernel: whether a kernel of the device carries a node out; None for no device.
         notes: lines that the running pass adds for the report.
     """
 
     options: CompileOptions = field(default_factory=CompileOptions)
     platform: str = "numpy"
+    lacks: frozenset[DType] = frozenset()
+    has_kernel: Callable[[Node], bool] | None = None
     notes: list[str] = field(default_factory=list[str])
 
     def note(self, text: str) -> None:
@@ -69,10 +74,13 @@ class AbstractPass(abc.ABC):
         name: what it prints as.
         keeps_boundary: whether inputs, params and outputs stay as callers see them; only passes
             that put known values or a hidden param in say no, and ``validate`` starts anew there.
+        keeps_values: whether results stay what they are; a pass that rounds on purpose says no,
+            and ``validate`` starts anew there too.
     """
 
     name: ClassVar[str]
     keeps_boundary: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
 
     @abc.abstractmethod
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
@@ -168,7 +176,7 @@ class Pipeline:
                 )
             )
             if changed and checker is not None:
-                if current.keeps_boundary:
+                if current.keeps_boundary and current.keeps_values:
                     checker.check(graph, str(current), [r.name for r in records[:-1]])
                 else:
                     checker = type(checker)(graph)

@@ -8,12 +8,16 @@ import re
 
 import rlx.passes
 from rlx.options.compile import CompileOptions
+from rlx.options.precision import PrecisionPolicy
 from rlx.passes import pipelines
 from rlx.passes.base import AbstractPass, Fixpoint, Pipeline
 from rlx.quant import ScaledQuantConfig
 
 EVERYTHING = CompileOptions(
-    matmul_precision="highest", lint_numerics=True, scaled_quant=ScaledQuantConfig()
+    matmul_precision="highest",
+    lint_numerics=True,
+    scaled_quant=ScaledQuantConfig(),
+    policy=PrecisionPolicy.AUTO_MIXED_BF16,
 )
 """Options that ask for every pass that is not in the pipelines by default."""
 
