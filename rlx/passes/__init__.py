@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rlx.passes.quantize import InsertQDQ as InsertQDQ
     from rlx.passes.quantize import InsertScaledMatmul as InsertScaledMatmul
     from rlx.passes.quantize import PropagateQuantization as PropagateQuantization
+    from rlx.passes.recognize import Recognize as Recognize
     from rlx.passes.specialize import Specialize as Specialize
 
 _LAZY = {
@@ -47,6 +48,7 @@ _LAZY = {
     "LintNumerics": "lint_numerics",
     "PropagateQuantization": "quantize",
     "RaiseMatmulPrecision": "matmul_precision",
+    "Recognize": "recognize",
     "Specialize": "specialize",
     "mir_pipeline": "pipelines",
     "split_param_invariant": "prepare",

@@ -19,6 +19,7 @@ from rlx.passes.lint_numerics import LintNumerics
 from rlx.passes.matmul_precision import RaiseMatmulPrecision
 from rlx.passes.precision import ApplyPrecision
 from rlx.passes.quantize import InsertScaledMatmul, PropagateQuantization
+from rlx.passes.recognize import Recognize
 from rlx.passes.specialize import Specialize
 
 
@@ -51,6 +52,9 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         Canonicalize(),
         # After canonicalize, which makes equal expressions look equal.
         EliminateCommonSubexpressions(),
+        # After elimination, which makes the parts of a pattern the same node; before folding and
+        # Specialize, which take patterns apart.
+        *(() if options.fusion_opts.skip_fusion else (Recognize(),)),
         # After elimination, so that a tensor is quantised once; before folding, which would make
         # constants of what is to be quantised.
         *(
