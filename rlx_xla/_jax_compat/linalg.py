@@ -16,6 +16,16 @@ def geqp3(a: jax.Array, jpvt: jax.Array) -> Any:
     return _linalg.geqp3(a, jpvt)
 
 
+def has_ormqr() -> bool:
+    """Tell whether this version of JAX multiplies by a QR factor without forming it."""
+    return hasattr(_linalg, "ormqr")
+
+
+def ormqr(a: jax.Array, taus: jax.Array, c: jax.Array, *, left: bool, transpose: bool) -> Any:
+    """The product of the Q of a factorisation with ``c``, where ``has_ormqr``."""
+    return getattr(_linalg, "ormqr")(a, taus, c, left=left, transpose=transpose)  # noqa: B009
+
+
 def eigh(a: jax.Array, *, lower: bool, sort_eigenvalues: bool, method: str | None) -> Any:
     """``v, w`` of Hermitian matrices; ``method`` is a name in JAX's enumeration.
 

@@ -43,6 +43,7 @@ class Routine:
         complex_results: where those of complex dtypes differ.
         choices: each attribute's name and values: the characters that LAPACK takes.
         dtypes: the letters of the dtypes that there are.
+        flags: names of attributes that are truth values.
     """
 
     operands: str
@@ -50,6 +51,7 @@ class Routine:
     complex_results: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     dtypes: str = "sdcz"
+    flags: tuple[str, ...] = ()
 
 
 _UPLO = (("uplo", "LU"),)
@@ -71,6 +73,7 @@ ROUTINES: dict[str, Routine] = {
     "gtsv": Routine("Tn Tn Tn Tnr", "Tn Tn Tn Tnr i"),
     "heevd": Routine("Tnn", _EIGH, choices=(("mode", "NV"), *_UPLO), dtypes="cz"),
     "hetrd": Routine("Tnn", _TRIDIAGONAL, choices=_UPLO, dtypes="cz"),
+    "ormqr": Routine("Tsq Tq Tmn", "Tmn", dtypes="sd", flags=("left", "transpose")),
     "orgqr": Routine("Tmn Tq", "Tmn", dtypes="sd"),
     "potrf": Routine("Tnn", "Tnn i", choices=_UPLO),
     "syevd": Routine("Tnn", _EIGH, choices=(("mode", "NV"), *_UPLO), dtypes="sd"),
@@ -79,6 +82,7 @@ ROUTINES: dict[str, Routine] = {
         "Tss Tmn", "Tmn", choices=(("diag", "NU"), ("side", "LR"), ("trans_x", "NTC"), *_UPLO)
     ),
     "ungqr": Routine("Tmn Tq", "Tmn", dtypes="cz"),
+    "unmqr": Routine("Tsq Tq Tmn", "Tmn", dtypes="cz", flags=("left", "transpose")),
 }
 
 
@@ -146,9 +150,9 @@ def _config(operation: ir.Operation) -> dict[str, int] | None:
     if not isinstance(config, ir.DictAttr):
         return None
     entries: list[Any] = [(entry.name, entry.attr) for entry in config]
-    if not all(isinstance(value, ir.IntegerAttr) for _, value in entries):
+    if not all(isinstance(value, ir.IntegerAttr | ir.BoolAttr) for _, value in entries):
         return None
-    return {name: int(ir.IntegerAttr(value).value) for name, value in entries}
+    return {name: int(value.value) for name, value in entries}
 
 
 def _attribute_fault(
@@ -162,7 +166,7 @@ def _attribute_fault(
         return "no functions are required; got called_computations."
     if "has_side_effect" in attributes and attributes["has_side_effect"].value:
         return "no side effect is required; got has_side_effect."
-    wanted = [name for name, _ in routine.choices]
+    wanted = [*(name for name, _ in routine.choices), *routine.flags]
     if routine is ROUTINES["gehrd"]:
         wanted = ["high", "low"]
     if config is None or sorted(config) != sorted(wanted):
@@ -196,6 +200,8 @@ def _sizes_hold(name: str, config: dict[str, int] | None, sizes: dict[str, int])
         return 1 <= given["low"] <= max(given["high"], 1) and given["high"] <= n
     if name in ("orgqr", "ungqr"):
         return sizes["q"] <= n <= sizes["m"]
+    if name in ("ormqr", "unmqr"):
+        return sizes["q"] <= sizes["s"] == (sizes["m"] if given["left"] else n)
     if name == "trsm":
         return sizes["s"] == (sizes["m"] if chr(given["side"]) == "L" else n)
     return True
