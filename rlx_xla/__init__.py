@@ -14,6 +14,7 @@ from rlx_xla.aot.artifact import aot as aot
 from rlx_xla.aot.artifact import load_artifact as load_artifact
 from rlx_xla.aot.preflight import preflight as preflight
 from rlx_xla.lowering.text import stablehlo as stablehlo
+from rlx_xla.simulate import simulate as simulate
 from rlx_xla.tracing.jit import jit as jit
 from rlx_xla.tracing.stablehlo import from_stablehlo as from_stablehlo
 from rlx_xla.tracing.to_jax import to_jax as to_jax
