@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,7 +43,9 @@ def _kernels(function: Any) -> list[str]:
         lambda x, w: jnp.dot(x, w, preferred_element_type=jnp.float32),
     ],
 )
-def test_natural_forms_run_the_kernel(dtype: str, form: Any, rng: np.random.Generator) -> None:
+def test_natural_forms_run_the_kernel(
+    dtype: str, form: Callable[..., Any], rng: np.random.Generator
+) -> None:
     x = jnp.asarray(rng.normal(size=(1, 256))).astype(dtype)
     w = jnp.asarray(rng.normal(size=(256, 256)) / 16).astype(dtype)
     ours = rlx_xla.jit(form)
@@ -129,6 +132,16 @@ CONTRACT: dict[str, Any] = {"lhs_contracting": (1,), "rhs_contracting": (0,)}
         ),
         (
             DotGeneral(**CONTRACT),
+            ["f32[1, 256]", "f32[256, 256]"],
+            "one row of f32 is multiplied as fast as memory is read",
+        ),
+        (
+            DotGeneral(lhs_contracting=(2,), rhs_contracting=(1,), lhs_batch=(0,), rhs_batch=(0,)),
+            ["f32[3, 1, 16]", "f32[3, 16, 16]"],
+            "a batch of f32 products gains nothing",
+        ),
+        (
+            DotGeneral(**CONTRACT),
             ["bf16[2, 256]", "bf16[256, 256]"],
             "2 rows times 65536 elements [k, n] gain nothing (up to 1 rows and 16384 to "
             "4611686018427387904 elements; up to 3 rows and 1048576 to 4611686018427387904 "
@@ -147,13 +160,17 @@ def test_what_the_kernel_does_not_take(op: DotGeneral, types: list[str], reason:
         (["f32[1, 64]", "f32[64, 64]"], False, True),
         (["f32[8, 64]", "f32[64, 64]"], True, True),
         (["f32[9, 64]", "f32[64, 64]"], True, False),
+        (["f32[32, 32]", "f32[32, 32]"], False, True),
+        (["f32[33, 32]", "f32[32, 32]"], False, False),
         (["f32[8, 65]", "f32[65, 65]"], True, False),
-        (["f32[1, 1024]", "f32[1024, 1024]"], True, False),
-        (["f32[2, 1024]", "f32[1024, 1024]"], True, True),
-        (["f32[2, 1024]", "f32[1024, 1024]"], False, False),
-        (["f16[8, 128]", "f16[128, 128]"], False, True),
-        (["f16[9, 128]", "f16[128, 128]"], False, False),
-        (["f16[16, 2048]", "f16[2048, 2048]"], False, True),
+        (["f32[8, 256]", "f32[256, 256]"], True, True),
+        (["f32[8, 256]", "f32[256, 256]"], False, False),
+        (["f32[4, 2048]", "f32[2048, 2048]"], True, True),
+        (["f32[2, 1024]", "f32[1024, 1024]"], False, True),
+        (["f32[3, 1024]", "f32[1024, 1024]"], False, False),
+        (["f16[16, 128]", "f16[128, 128]"], False, True),
+        (["f16[17, 128]", "f16[128, 128]"], False, False),
+        (["f16[32, 1024]", "f16[1024, 1024]"], False, True),
         (["bf16[1, 128]", "f32[128, 128]"], False, True),
         (["f16[0, 128]", "f16[128, 128]"], False, False),
     ],

@@ -7,7 +7,8 @@
 //   and are taken of stretches of k before they are added up.
 // Algorithm: a tile of weights is widened into the first-level cache once, however many rows of x
 //   there are, and read from there by blocks of sums that stay in registers; f32 weights are read
-//   where they lie. Memory is read in order, and no more is held than a tile a thread.
+//   where they lie. Memory is read in order, and no more is held than a tile a thread. What is read
+//   from the cache is multiplied in vectors of 64 bytes where the CPU has them.
 #ifndef RLX_KERNELS_MATMUL_H_
 #define RLX_KERNELS_MATMUL_H_
 
@@ -17,6 +18,7 @@
 #include <type_traits>
 
 #include "lanes.h"
+#include "matmul_avx512.h"
 #include "numbers.h"
 #include "parallel.h"
 #include "scratch.h"
@@ -184,6 +186,13 @@ void DotColumns(Tile<T> w, const float* x, int64_t x_stride, int64_t rows, int64
 template <typename T>
 void DotRows(Tile<T> w, int64_t width, const float* x, int64_t x_stride, int64_t rows, int64_t k,
              F* sums) {
+#if defined(__x86_64__)
+  if constexpr (std::is_same_v<T, float>) {
+    if (width == kRowTile && HasAvx512()) {
+      return DotRows512(w.data, w.stride, x, x_stride, rows, k, reinterpret_cast<float*>(sums));
+    }
+  }
+#endif
   switch (width) {
     case 1: return DotColumns<1>(w, x, x_stride, rows, k, sums);
     case 2: return DotColumns<2>(w, x, x_stride, rows, k, sums);
@@ -192,10 +201,17 @@ void DotRows(Tile<T> w, int64_t width, const float* x, int64_t x_stride, int64_t
   }
 }
 
-inline float SumOfLanes(F v) {
-  float sum = 0;
-  for (int64_t i = 0; i < kWide; ++i) sum += v[i];
-  return sum;
+// The sums of the lanes of four vectors.
+inline void SumsOfLanes(const F* v, float* out) {
+#if defined(__AVX2__)
+  const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+#else
+  for (int64_t j = 0; j < kRowTile; ++j) {
+    out[j] = 0;
+    for (int64_t i = 0; i < kWide; ++i) out[j] += v[j][i];
+  }
+#endif
 }
 
 // y[m * y_stride + n] for n in [begin, end), of x[rows, k] whose rows are padded to a multiple of
@@ -221,9 +237,9 @@ void ByRows(const Weights& w, int64_t begin, int64_t end, int64_t k, const float
       DotRows(tile, width, x + at, x_stride, rows, RoundUp(depth, kWide), sums.get());
     }
     for (int64_t m = 0; m < rows; ++m) {
-      for (int64_t j = 0; j < width; ++j) {
-        y[m * y_stride + n + j] = FromFloat<Out>(SumOfLanes(sums[m * kRowTile + j]));
-      }
+      float total[kRowTile];
+      SumsOfLanes(sums.get() + m * kRowTile, total);
+      NarrowRow(total, width, y + m * y_stride + n);
     }
   }
 }
@@ -274,6 +290,13 @@ void OuterColumns(Tile<T> w, int64_t width, int64_t k, const float* x, int64_t x
 template <typename T>
 void OuterRows(Tile<T> w, int64_t width, int64_t k, const float* x, int64_t x_stride,
                       int64_t rows, float* acc, int64_t acc_stride) {
+#if defined(__x86_64__)
+  if constexpr (std::is_same_v<T, float>) {
+    if (HasAvx512()) {
+      return OuterRows512(w.data, w.stride, width, k, x, x_stride, rows, acc, acc_stride);
+    }
+  }
+#endif
   while (rows > 0) {
     int64_t taken = 6;
     if (rows >= 6) {
@@ -338,24 +361,34 @@ void Matmul(const Pool& pool, const MatmulShape& shape, const X* x, const Weight
   const int64_t unit = shape.by_rows ? matmul::kRowTile : matmul::kColumnWidth;
   const int64_t stretches = (shape.n + unit - 1) / unit;
   const int64_t cost = std::max<int64_t>(1, shape.rows * shape.k * std::min(unit, shape.n));
-  Scratch<float> wide(shape.batch * shape.rows * stride);
-  ParallelFor(pool, shape.batch * shape.rows, kGrain / (shape.k + 1) + 1,
-              [&](int64_t begin, int64_t end) {
-                matmul::WidenRows(x, begin, end, shape.k, stride, wide.get());
-              });
+  // f32 is taken where it lies, unless rows have to be padded.
+  bool in_place = false;
+  if constexpr (std::is_same_v<X, float>) in_place = !shape.by_rows || stride == shape.k;
+  const int64_t x_stride = in_place ? shape.k : stride;
+  Scratch<float> widened(in_place ? 0 : shape.batch * shape.rows * stride);
+  const float* wide = widened.get();
+  if constexpr (std::is_same_v<X, float>) {
+    if (in_place) wide = x;
+  }
+  if (!in_place) {
+    ParallelFor(pool, shape.batch * shape.rows, kGrain / (shape.k + 1) + 1,
+                [&](int64_t begin, int64_t end) {
+                  matmul::WidenRows(x, begin, end, shape.k, stride, widened.get());
+                });
+  }
   ParallelFor(pool, shape.batch * stretches, kGrain / cost + 1, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end;) {
       const int64_t product = at / stretches;
       const int64_t last = std::min(end, (product + 1) * stretches);
       const int64_t from = at % stretches * unit;
       const int64_t to = std::min(shape.n, from + (last - at) * unit);
-      const float* rows = wide.get() + product * shape.rows * stride;
+      const float* rows = wide + product * shape.rows * x_stride;
       Y* out = y + product * shape.rows * shape.n;
       if (shape.by_rows) {
-        matmul::ByRows(weights(product), from, to, shape.k, rows, stride, shape.rows, out,
+        matmul::ByRows(weights(product), from, to, shape.k, rows, x_stride, shape.rows, out,
                        shape.n);
       } else {
-        matmul::ByColumns(weights(product), from, to, shape.k, rows, stride, shape.rows, out,
+        matmul::ByColumns(weights(product), from, to, shape.k, rows, x_stride, shape.rows, out,
                           shape.n);
       }
       at = last;

@@ -112,28 +112,30 @@ class Gain:
 GAINS: dict[DType | None, tuple[Gain, ...]] = {
     # XLA multiplies f32 well but for the setting out of small products, and for few rows by rows.
     DType.F32: (
+        Gain(rows=32, least=1, most=2**10),
         Gain(rows=8, least=1, most=2**12),
-        Gain(rows=8, least=2**20, by_rows=True),
+        Gain(rows=8, least=2**16, most=2**20, by_rows=True),
+        Gain(rows=4, least=2**16, by_rows=True),
+        Gain(rows=2, least=2**20),
     ),
     # From two rows on, XLA multiplies bf16 without widening it first.
     DType.BF16: (Gain(rows=1, least=2**14), Gain(rows=3, least=2**20, by_rows=True)),
-    DType.F16: (Gain(rows=8, least=2**14), Gain(rows=16, least=2**22)),
+    DType.F16: (Gain(rows=16, least=2**14), Gain(rows=32, least=2**20)),
     # Operands of two dtypes: XLA widens the narrower one.
-    None: (Gain(rows=8, least=2**14), Gain(rows=16, least=2**22)),
+    None: (Gain(rows=16, least=2**14), Gain(rows=32, least=2**20)),
 }
 """What gains, by the dtype of both operands."""
-
-
-def _one_row_of_f32(product: Product, dtype: DType | None) -> bool:
-    """XLA reads a large matrix of f32 for one row as fast as memory gives it."""
-    return dtype is DType.F32 and product.rows == 1 and product.k * product.n > 2**12
 
 
 def _gains(product: Product, types: Sequence[TensorType]) -> str:
     """Why a product gains nothing, or an empty string."""
     dtypes = {t.dtype for t in types}
     dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
-    if not _one_row_of_f32(product, dtype) and any(g.holds(product) for g in GAINS[dtype]):
+    if dtype is DType.F32 and product.products > 1:
+        return "a batch of f32 products gains nothing"
+    if dtype is DType.F32 and product.rows == 1 and product.k * product.n > 2**12:
+        return "one row of f32 is multiplied as fast as memory is read"
+    if any(g.holds(product) for g in GAINS[dtype]):
         return ""
     taken = "; ".join(map(str, GAINS[dtype]))
     return (

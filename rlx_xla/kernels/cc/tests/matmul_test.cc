@@ -146,9 +146,7 @@ void TestCodes() {
   }
 }
 
-}  // namespace
-
-int main() {
+void TestAll() {
   TestPlainTypes<float, float>();
   TestPlainTypes<float, rlx::Bf16>();
   TestPlainTypes<rlx::Bf16, rlx::Bf16>();
@@ -167,6 +165,16 @@ int main() {
   TestBlocks<rlx::blocks::Q8_K>(-1);
   TestCodes<false>();
   TestCodes<true>();
+}
+
+}  // namespace
+
+int main() {
+  TestAll();
+#if defined(__x86_64__)
+  rlx::matmul::allow_avx512 = false;
+  TestAll();
+#endif
   std::puts("matmul: ok");
   return 0;
 }

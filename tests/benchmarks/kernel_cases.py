@@ -1,0 +1,237 @@
+"""What the kernels are measured on: a JAX function in its natural form, and what else can do it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import rlx
+import rlx_xla
+from rlx.dtypes import DType, as_dtype
+from rlx.ops.quantized import DequantMatmul
+from rlx.quant import QuantScheme, pack
+from rlx.types import TensorType
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One program that a kernel carries out.
+
+    Attributes:
+        name: what is measured.
+        kernel: the kernel that has to be chosen.
+        function: the program, of ``args``.
+        args: NumPy arrays.
+        target: how many times faster than ``jax.jit`` it has to be on a quiet machine.
+        best: the best form of the program for XLA, where that is not the natural one.
+        rivals: other engines, name → a run on the same arrays.
+    """
+
+    name: str
+    kernel: str
+    function: Callable[..., Any]
+    args: tuple[np.ndarray, ...]
+    target: float
+    best: Callable[..., Any] | None = None
+    rivals: dict[str, Run] = field(default_factory=dict[str, Run])
+
+
+def _rivals(x: np.ndarray, **runs: Callable[[Any], Any]) -> dict[str, Run]:
+    """NumPy's runs, and torch's where it is installed."""
+    found: dict[str, Run] = {}
+    if "numpy" in runs:
+        found["numpy"] = lambda: runs["numpy"](x)
+    if "torch" in runs and importlib.util.find_spec("torch"):
+        torch: Any = importlib.import_module("torch")
+        tensor = torch.from_numpy(x)
+        found["torch"] = lambda: runs["torch"](tensor)
+    return found
+
+
+def cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Every case."""
+    yield from _sorts(rng)
+    yield from _scans(rng)
+    yield from _selections(rng)
+    yield from _products(rng)
+
+
+def _sorts(rng: np.random.Generator) -> Iterator[Case]:
+    one = rng.normal(size=1 << 20).astype(np.float32)
+    for name, x, axis, target in (
+        ("one row of 1M", one, 0, 20),
+        ("1,024 rows of 1,024", one.reshape(1024, 1024), 1, 10),
+        ("1,024 columns of 1,024", one.reshape(1024, 1024), 0, 10),
+        ("32,768 rows of 32", one.reshape(-1, 32), 1, 5),
+    ):
+        yield Case(
+            name=f"sort f32, {name}",
+            kernel="sort.cpu.ffi",
+            function=lambda x, axis=axis: jnp.sort(x, axis=axis),
+            args=(x,),
+            target=target,
+            rivals=_rivals(
+                x,
+                numpy=lambda x, axis=axis: np.sort(x, axis=axis),
+                torch=lambda x, axis=axis: x.sort(dim=axis, stable=True),
+            ),
+        )
+    yield Case(
+        name="argsort f32, one row of 1M",
+        kernel="sort.cpu.ffi",
+        function=jnp.argsort,
+        args=(one,),
+        target=20,
+        rivals=_rivals(
+            one,
+            numpy=lambda x: np.argsort(x, kind="stable"),
+            torch=lambda x: x.argsort(stable=True),
+        ),
+    )
+    yield Case(
+        name="lexsort of two f32, 100k",
+        kernel="sort.cpu.ffi",
+        function=lambda a, b: jnp.lexsort((a, b)),
+        args=(one[:100_000], np.round(one[100_000:200_000])),
+        target=10,
+    )
+
+
+def _scans(rng: np.random.Generator) -> Iterator[Case]:
+    x = rng.uniform(0.9, 1.1, (1024, 1024)).astype(np.float32)
+    for name in ("cumsum", "cumprod", "cummax", "cumlogsumexp"):
+        some = x[:256] if name == "cumlogsumexp" else x
+        for axis in (0, 1):
+            numpy: dict[str, Any] = {
+                "cumsum": np.cumsum,
+                "cumprod": np.cumprod,
+                "cummax": np.maximum.accumulate,
+                "cumlogsumexp": np.logaddexp.accumulate,
+            }
+            torch_name = {"cumlogsumexp": "logcumsumexp"}.get(name, name)
+            yield Case(
+                name=f"{name} f32 {list(some.shape)}, axis {axis}",
+                kernel=f"{name}.cpu.ffi",
+                function=lambda x, name=name, axis=axis: getattr(jax.lax, name)(x, axis=axis),
+                args=(some,),
+                target=10,
+                rivals=_rivals(
+                    some,
+                    numpy=lambda x, f=numpy[name], axis=axis: f(x, axis=axis),
+                    torch=lambda x, f=torch_name, axis=axis: getattr(x, f)(dim=axis),
+                ),
+            )
+
+
+def _selections(rng: np.random.Generator) -> Iterator[Case]:
+    x = rng.normal(size=(8, 131_072)).astype(np.float32)
+    for k in (1, 50, 1000):
+        yield Case(
+            name=f"top_k f32, {k} of 8 x 131,072",
+            kernel="top_k.cpu.ffi",
+            function=lambda x, k=k: jax.lax.top_k(x, k),
+            args=(x,),
+            target=8 if k <= 50 else 3,
+            rivals=_rivals(x, torch=lambda x, k=k: x.topk(k)),
+        )
+    yield Case(
+        name="top_k bf16, 50 of 8 x 131,072",
+        kernel="top_k.cpu.ffi",
+        function=lambda x: jax.lax.top_k(x, 50),
+        args=(x.astype(DType.BF16.numpy),),
+        target=100,
+    )
+    for shape, axis in (((4096, 1024), 1), ((1024, 1024), 0), ((64, 256, 64), 1)):
+        square = x.reshape(-1)[: int(np.prod(shape))] if np.prod(shape) <= x.size else None
+        data = rng.normal(size=shape).astype(np.float32) if square is None else square
+        yield Case(
+            name=f"argmax f32 {list(shape)}, axis {axis}",
+            kernel="argmax.cpu.ffi",
+            function=lambda x, axis=axis: jnp.argmax(x, axis=axis),
+            args=(data.reshape(shape),),
+            target=15,
+            rivals=_rivals(
+                data.reshape(shape),
+                numpy=lambda x, axis=axis: np.argmax(x, axis=axis),
+                torch=lambda x, axis=axis: x.argmax(dim=axis),
+            ),
+        )
+
+
+def _products(rng: np.random.Generator) -> Iterator[Case]:
+    w = (rng.normal(size=(4096, 4096)) / 64).astype(np.float32)
+    for dtype, rows in ((DType.BF16, 1), (DType.F16, 1), (DType.F16, 8)):
+        x = rng.normal(size=(rows, 4096)).astype(dtype.numpy)
+        for turned in (False, True):
+            yield Case(
+                name=f"{dtype}, {rows} rows, x @ w{'.T' if turned else ''} 4096^2",
+                kernel="dot_general.cpu.ffi",
+                function=lambda x, w, turned=turned: x @ (w.T if turned else w),
+                args=(x, w.astype(dtype.numpy)),
+                target=18 if rows == 1 else 5,
+                best=partial(_two_rows, axis=int(turned)) if rows == 1 else None,
+            )
+    for shape, rows in (((64, 64), 1), ((1024, 1024), 2)):
+        yield Case(
+            name=f"f32, {rows} rows, x @ w.T {list(shape)}",
+            kernel="dot_general.cpu.ffi",
+            function=lambda x, w: x @ w.T,
+            args=(rng.normal(size=(rows, shape[1])).astype(np.float32), w[: shape[0], : shape[1]]),
+            target=1.5,
+        )
+
+
+def _two_rows(x: jax.Array, w: jax.Array, axis: int) -> jax.Array:
+    """XLA multiplies two rows of 16 bits without widening the matrix first."""
+    two = jax.lax.optimization_barrier(jnp.concatenate([x, jnp.zeros_like(x)]))
+    return jax.lax.dot_general(two, w, (((1,), (axis,)), ((), ())))[:1]
+
+
+PACKED = ("int8/32", "int4/32", "gguf_q8_0", "gguf_q4_0", "gguf_q4_1", "gguf_q5_0", "gguf_q5_1",
+          "gguf_q4k", "gguf_q5k", "gguf_q6k")  # fmt: skip
+"""Schemes whose products are measured; their baseline is the same graph without the kernel."""
+
+
+def packed_graph(
+    name: str, rows: int, size: int, rng: np.random.Generator
+) -> tuple[rlx.Graph, dict[str, np.ndarray], np.ndarray]:
+    """A product with a packed matrix: its graph, params and input."""
+    scheme = QuantScheme.parse(name)
+    # One slice packed and repeated: what the numbers are does not matter here.
+    part = min(size, 256)
+    shape = (part, size) if scheme.is_rows else (size, part)
+    parts = pack(scheme, rng.normal(size=shape).astype(np.float32))
+    tensors = [t for t in parts if t is not None]
+    if scheme.is_rows:
+        tensors = [np.tile(t, (size // part, 1)) for t in tensors]
+    else:
+        flat = [t.reshape(-1, part // 2) if t.ndim == 1 else t for t in tensors]
+        wide = [np.tile(t, (1, size // part)) for t in flat]
+        tensors = [w.reshape(-1) if t.ndim == 1 else w for t, w in zip(tensors, wide, strict=True)]
+    b = rlx.GraphBuilder("packed")
+    names = ("weight", "scale", "zero")
+    params: dict[str, np.ndarray] = dict(zip(names, tensors, strict=False))
+    weights = [b.param(n, TensorType(as_dtype(t.dtype), t.shape)) for n, t in params.items()]
+    x = rng.normal(size=(rows, size)).astype(np.float32)
+    given = b.input("x", TensorType(DType.F32, x.shape))
+    return b.build(DequantMatmul(scheme=name)(given, *weights)), params, x
+
+
+def compiled(case: Case) -> tuple[Callable[..., Any], list[jax.Array]]:
+    """Our program and its arguments on the device; the kernel is checked to be in it."""
+    ours = rlx_xla.jit(case.function)
+    args = [jnp.asarray(a) for a in case.args]
+    jax.block_until_ready(ours(*args))
+    chosen = [c.implementation for c in ours.report().kernels]
+    assert case.kernel in chosen, f"{case.name}: {chosen}"
+    return ours, args
