@@ -6,6 +6,7 @@ compiles them with XLA.
 
 from __future__ import annotations
 
+from rlx import debug as debug
 from rlx import devices as devices
 from rlx import dims as dims
 from rlx import errors as errors

@@ -97,6 +97,11 @@ class CompiledGraph:
         """The policy that random ops draw by."""
         return self._compiler.options.rng
 
+    @property
+    def options(self) -> CompileOptions:
+        """Options of the compile."""
+        return self._compiler.options
+
     def __repr__(self) -> str:
         return f"<CompiledGraph {self.graph.name!r} on {self.device}>"
 

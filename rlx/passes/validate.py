@@ -60,7 +60,7 @@ class Validator:
         """
         for found, wanted in zip(self._results(graph), self._wanted, strict=True):
             for index, (got, want) in enumerate(zip(found, wanted, strict=True)):
-                problem = _difference(got, want, graph.outputs[index])
+                problem = difference(got, want, graph.outputs[index])
                 if problem:
                     raise PassError(
                         f"validate: pass {name!r} is required to keep what the graph computes; "
@@ -99,7 +99,8 @@ def draw(rng: np.random.Generator, type_: TensorType) -> np.ndarray[Any, Any]:
     return values.astype(dtype.numpy)
 
 
-def _difference(got: Any, want: Any, output: Value) -> str:
+def difference(got: Any, want: Any, output: Value) -> str:
+    """How an output differs beyond what re-association may cause, or an empty text."""
     dtype = output.type.dtype
     if dtype.kind not in (Kind.FLOAT, Kind.COMPLEX):
         return "" if np.array_equal(got, want) else "differs"
