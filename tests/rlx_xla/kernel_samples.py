@@ -183,6 +183,15 @@ def _dot(rng: np.random.Generator) -> Iterator[Sample]:
         )
         x, w = draw(rng, DType.F16, (3, 2, 2, 150)), draw(rng, DType.F16, (3, 150, 150))
         yield Sample(batched, (x, w), "batched")
+    for left, right, sums in (
+        ((2, 150), (150, 4, 30), ((1,), (0,))),
+        ((2, 5, 30), (5, 30, 120), ((1, 2), (0, 1))),
+        ((2, 5, 30), (4, 30, 5, 30), ((1, 2), (2, 3))),
+        ((4, 30, 5, 30), (1, 5, 30), ((2, 3), (1, 2))),
+        ((2, 30, 5), (5, 30, 120), ((1, 2), (1, 0))),
+    ):
+        x, w = draw(rng, DType.F16, left), draw(rng, DType.F16, right)
+        yield Sample(DotGeneral(lhs_contracting=sums[0], rhs_contracting=sums[1]), (x, w), "axes")
     x, w = draw(rng, DType.F32, (5, 1100)), draw(rng, DType.F32, (1000, 1100))
     x[0, 7], x[1, 8], x[2, 9], w[3, 10], w[4, 1090] = np.nan, np.inf, -np.inf, np.nan, np.inf
     op = DotGeneral(lhs_contracting=(1,), rhs_contracting=(1,))

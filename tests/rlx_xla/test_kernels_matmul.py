@@ -40,6 +40,8 @@ def _kernels(function: Any) -> list[str]:
         lambda x, w: jnp.einsum("...k,nk->...n", x, w),
         lambda x, w: w @ x[0],
         lambda x, w: x[0] @ w,
+        lambda x, w: jnp.einsum("bk,knh->bnh", x, w.reshape(256, 4, 64)),
+        lambda x, w: jnp.einsum("bnh,nhd->bd", x.reshape(1, 4, 64), w.reshape(4, 64, 256)),
         lambda x, w: jnp.dot(x, w, preferred_element_type=jnp.float32),
     ],
 )
@@ -116,9 +118,10 @@ CONTRACT: dict[str, Any] = {"lhs_contracting": (1,), "rhs_contracting": (0,)}
         (DotGeneral(**CONTRACT), ["f16[b, 256]", "f16[256, 256]"], "f16[b, 256] is not static"),
         (DotGeneral(**CONTRACT), ["f16[1, 256]", "f16[256, n]"], "f16[256, n] is not static"),
         (
-            DotGeneral(lhs_contracting=(0, 1), rhs_contracting=(0, 1)),
-            ["f16[4, 256]", "f16[4, 256, 256]"],
-            "2 axes are summed and not one",
+            DotGeneral(lhs_contracting=(1, 2), rhs_contracting=(1, 0)),
+            ["f16[4, 16, 16]", "f16[16, 16, 256]"],
+            "f16[4, 16, 16] and f16[16, 16, 256] are not rows and a matrix, each with its axes in "
+            "order",
         ),
         (
             DotGeneral(lhs_contracting=(2,), rhs_contracting=(2,), lhs_batch=(1,), rhs_batch=(0,)),
@@ -128,7 +131,7 @@ CONTRACT: dict[str, Any] = {"lhs_contracting": (1,), "rhs_contracting": (0,)}
         (
             DotGeneral(lhs_contracting=(0,), rhs_contracting=(0,)),
             ["f16[256, 2]", "f16[256, 256]"],
-            "f16[256, 2] and f16[256, 256] are not rows and a matrix of static axes in order",
+            "f16[256, 2] and f16[256, 256] are not rows and a matrix, each with its axes in order",
         ),
         (
             DotGeneral(**CONTRACT),
@@ -188,14 +191,20 @@ def test_a_product_is_read_from_either_operand() -> None:
     op = DotGeneral(lhs_contracting=(1,), rhs_contracting=(1,), lhs_batch=(0,), rhs_batch=(0,))
     product = matmul.product_of(op, [as_type("f16[3, 5, 7]"), as_type("f16[3, 5]")])
     assert product == matmul.Product(
-        batch=1, weights=0, by_rows=False, products=3, rows=1, k=5, n=7
+        batch=1, summed=1, weights=0, by_rows=False, products=3, rows=1, k=5, n=7
     )
 
 
 def _refused(args: list[np.ndarray], result: tuple[int, ...], message: str, **more: Any) -> None:
     library = ffi.load()
     assert not isinstance(library, ffi.Unavailable)
-    given = {"batch": np.int64(0), "weights": np.int64(1), "by_rows": np.bool_(False), **more}
+    given = {
+        "batch": np.int64(0),
+        "summed": np.int64(1),
+        "weights": np.int64(1),
+        "by_rows": np.bool_(False),
+        **more,
+    }
     call = jax.ffi.ffi_call(
         library.target("rlx_matmul_f32_cpu"), jax.ShapeDtypeStruct(result, jnp.float32)
     )
@@ -205,13 +214,17 @@ def _refused(args: list[np.ndarray], result: tuple[int, ...], message: str, **mo
 
 def test_the_handler_checks_its_call() -> None:
     x, w = np.zeros((2, 4), np.float32), np.zeros((4, 3), np.float32)
-    shapes = r"x\[batch..., rows..., k\] and weights\[batch..., k, n\] with 0 batch axes are"
-    _refused([x, w], (2, 4), shapes + r" required; got \[2, 4\] and \[4, 3\] -> \[2, 4\]\.")
+    shapes = r"x\[batch..., rows..., k...\] and weights\[batch..., k..., n...\] with 0 batch and 1 "
+    _refused(
+        [x, w],
+        (2, 4),
+        shapes + r"summed axes are required; got \[2, 4\] and \[4, 3\] -> \[2, 4\]\.",
+    )
     _refused([x[:, :3], w], (2, 3), shapes)
     _refused([w, x[0]], (2, 3), shapes)
     _refused([x.astype(np.int32), w], (2, 3), shapes)
     _refused([w, x], (3, 2), shapes, weights=np.int64(0))
     _refused([x, w], (2, 3), r"weights must be operand 0 or 1; got 2\.", weights=np.int64(2))
     _refused([x, w.astype(np.int32)], (2, 3), "operand 1 must have element type 11")
-    wrong = r"x\[batch..., rows..., k\] and weights\[batch..., k, n\] with -1 batch axes are"
+    wrong = r"x\[batch..., rows..., k...\] and weights\[batch..., k..., n...\] with -1 batch and 1"
     _refused([x, w], (2, 3), wrong, batch=np.int64(-1))

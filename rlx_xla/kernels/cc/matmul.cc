@@ -1,6 +1,7 @@
 // Handlers of matmul.h: rlx_matmul_<dtype of the weights>_cpu(lhs, rhs) -> y; attributes
-// `batch` (leading axes of both operands) and `weights` (the operand that is the matrix): s64,
-// `by_rows` (its last axis is summed, or else its first after the batch): bool.
+// `batch` (how many leading axes both operands share), `summed` (how many axes, the last ones of
+// the rows) and `weights` (the operand that is the matrix): s64, `by_rows` (the matrix's last axes
+// are summed, or else its first ones after the batch): bool.
 #include "matmul.h"
 
 #include "handler.h"
@@ -22,6 +23,7 @@ template <typename W>
 void MatmulHandler(const rlx::Call& call) {
   call.Expect(/*args=*/2, /*results=*/1);
   const int64_t batch = call.Attr<int64_t>("batch");
+  const int64_t summed = call.Attr<int64_t>("summed");
   const int64_t which = call.Attr<int64_t>("weights");
   const bool by_rows = call.Attr<bool>("by_rows");
   if (which < 0 || which > 1) {
@@ -32,19 +34,23 @@ void MatmulHandler(const rlx::Call& call) {
   const rlx::Tensor x = call.Arg(1 - which);
   const rlx::Tensor y = call.Result(0);
   const auto refuse = [&] {
-    rlx::InvalidArgument(call.name() + ": x[batch..., rows..., k] and weights[batch..., " +
-                         (by_rows ? "n, k" : "k, n") + "] with " + std::to_string(batch) +
-                         " batch axes are required; got " + x.ShapeText() + " and " +
+    rlx::InvalidArgument(call.name() + ": x[batch..., rows..., k...] and weights[batch..., " +
+                         (by_rows ? "n..., k..." : "k..., n...") + "] with " +
+                         std::to_string(batch) + " batch and " + std::to_string(summed) +
+                         " summed axes are required; got " + x.ShapeText() + " and " +
                          w.ShapeText() + " -> " + y.ShapeText() + ".");
   };
-  if (batch < 0 || w.rank != batch + 2 || x.rank < batch + 1) refuse();
+  if (batch < 0 || summed < 0 || w.rank < batch + summed || x.rank < batch + summed) refuse();
+  const int64_t x_split = x.rank - summed;
+  const int64_t w_split = by_rows ? w.rank - summed : batch + summed;
   rlx::MatmulShape shape;
   shape.batch = w.Count(0, batch);
-  shape.rows = x.Count(batch, x.rank - 1);
-  shape.k = x.dim(x.rank - 1);
-  shape.n = w.dim(by_rows ? batch : batch + 1);
+  shape.rows = x.Count(batch, x_split);
+  shape.k = x.Count(x_split, x.rank);
+  shape.n = by_rows ? w.Count(batch, w_split) : w.Count(w_split, w.rank);
   shape.by_rows = by_rows;
-  if (w.dim(by_rows ? batch + 1 : batch) != shape.k || x.Count(0, batch) != shape.batch ||
+  const int64_t w_k = by_rows ? w.Count(w_split, w.rank) : w.Count(batch, w_split);
+  if (w_k != shape.k || x.Count(0, batch) != shape.batch ||
       y.size() != shape.batch * shape.rows * shape.n || (which == 0 && shape.rows != 1)) {
     refuse();
   }

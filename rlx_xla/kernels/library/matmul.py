@@ -27,8 +27,9 @@ class Product:
 
     Attributes:
         batch: how many leading axes both operands share.
+        summed: how many axes are summed, the last ones of the rows.
         weights: the operand that is the matrix.
-        by_rows: whether the matrix is [n, k] and not [k, n].
+        by_rows: whether the matrix is [n..., k...] and not [k..., n...].
         products: size of the batch.
         rows: of the other operand, in each product.
         k: how many terms are summed.
@@ -36,6 +37,7 @@ class Product:
     """
 
     batch: int
+    summed: int
     weights: int
     by_rows: bool
     products: int
@@ -49,29 +51,36 @@ def product_of(op: DotGeneral, types: Sequence[TensorType]) -> Product | Refused
     lhs, rhs = types
     if not (lhs.is_static and rhs.is_static):
         return Refused(f"{lhs if rhs.is_static else rhs} is not static")
-    batch = len(op.lhs_batch)
+    batch, summed = len(op.lhs_batch), len(op.lhs_contracting)
     leading = tuple(range(batch))
     if op.lhs_batch != leading or op.rhs_batch != leading:
         return Refused("batch axes do not lead in both operands")
-    if len(op.lhs_contracting) != 1:
-        return Refused(f"{len(op.lhs_contracting)} axes are summed and not one")
-    left, right = op.lhs_contracting[0], op.rhs_contracting[0]
-    if rhs.rank == batch + 2 and left == lhs.rank - 1:
-        x, w, weights, by_rows = lhs, rhs, 1, right == batch + 1
-    elif lhs.rank == batch + 2 and rhs.rank == batch + 1:
-        x, w, weights, by_rows = rhs, lhs, 0, left == batch + 1
-    else:
-        return Refused(f"{lhs} and {rhs} are not rows and a matrix of static axes in order")
-    sizes = [d for d in w.shape[batch:] if isinstance(d, int)]
-    return Product(
-        batch=batch,
-        weights=weights,
-        by_rows=by_rows,
-        products=_size(w, 0, batch),
-        rows=_size(x, batch, x.rank - 1),
-        k=sizes[1] if by_rows else sizes[0],
-        n=sizes[0] if by_rows else sizes[1],
-    )
+    last = [tuple(range(t.rank - summed, t.rank)) for t in types]
+    first = tuple(range(batch, batch + summed))
+    # The order in which axes are paired is of no account.
+    pairs = sorted(zip(op.lhs_contracting, op.rhs_contracting, strict=True))
+    sums = [tuple(pair[side] for pair in pairs) for side in (0, 1)]
+    # The other way round first: a matrix times a vector is one row, not many rows of one column.
+    for weights in (0, 1):
+        x, w = types[1 - weights], types[weights]
+        by_rows = sums[weights] == last[weights]
+        rows = _size(x, batch, x.rank - summed)
+        if sums[1 - weights] != last[1 - weights] or not (by_rows or sums[weights] == first):
+            continue
+        if weights == 0 and rows != 1:  # the result would have the rows last
+            continue
+        split = w.rank - summed if by_rows else batch + summed
+        return Product(
+            batch=batch,
+            summed=summed,
+            weights=weights,
+            by_rows=by_rows,
+            products=_size(w, 0, batch),
+            rows=rows,
+            k=_size(x, x.rank - summed, x.rank),
+            n=_size(w, batch, split) if by_rows else _size(w, split, w.rank),
+        )
+    return Refused(f"{lhs} and {rhs} are not rows and a matrix, each with its axes in order")
 
 
 def _size(type_: TensorType, first: int, last: int) -> int:
@@ -170,7 +179,12 @@ def _symbol(op: DotGeneral, types: Sequence[TensorType]) -> str:
 
 def _attributes(op: DotGeneral, types: Sequence[TensorType]) -> dict[str, int | bool]:
     product = _product(op, types)
-    return {"batch": product.batch, "weights": product.weights, "by_rows": product.by_rows}
+    return {
+        "batch": product.batch,
+        "summed": product.summed,
+        "weights": product.weights,
+        "by_rows": product.by_rows,
+    }
 
 
 register_kernel(
