@@ -93,6 +93,22 @@ def count_work(graph: Graph, binding: Mapping[str, int] | None = None) -> GraphW
     Raises:
         UnboundDimError: symbols are left.
     """
+    total = _NOTHING
+    for work in work_by_op(graph, binding).values():
+        total = total.plus(work)
+    return total
+
+
+def work_by_op(graph: Graph, binding: Mapping[str, int] | None = None) -> dict[str, GraphWork]:
+    """Count the work of a graph's primitive ops by name; an op that holds graphs has their work.
+
+    Args:
+        graph: any graph; symbols are bound by ``binding``.
+        binding: symbol → size.
+
+    Raises:
+        UnboundDimError: symbols are left.
+    """
     static = bind(graph, binding) if binding else graph
     if static.symbols:
         raise UnboundDimError(
@@ -101,13 +117,16 @@ def count_work(graph: Graph, binding: Mapping[str, int] | None = None) -> GraphW
         )
     whole = decompose(static, lambda op: True)
     known: dict[int, GraphWork] = {}
+    by_op: dict[str, GraphWork] = {}
     for inner in whole.all_graphs():
-        total = _NOTHING
+        by_op, total = {}, _NOTHING
         for node in inner.nodes():
             if node.op.op_name not in _FREE:
-                total = total.plus(_node_work(node, known))
+                work = _node_work(node, known)
+                total = total.plus(work)
+                by_op[node.op.op_name] = by_op.get(node.op.op_name, _NOTHING).plus(work)
         known[id(inner)] = total
-    return known[id(whole)]
+    return by_op  # of the graph itself, which comes last
 
 
 def estimate_graph_cost(

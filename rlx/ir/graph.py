@@ -240,6 +240,33 @@ class Graph:
 
         return summarise(self)
 
+    def _repr_html_(self) -> str:
+        from rlx.show.graph_page import graph_html
+
+        return graph_html(self)
+
+    def to_dot(self) -> str:
+        """The graph in Graphviz's language."""
+        from rlx.show.dot import to_dot
+
+        return to_dot(self)
+
+    def to_svg(self) -> str:
+        """The graph as SVG text, drawn by Graphviz.
+
+        Raises:
+            RunError: Graphviz is not installed.
+        """
+        from rlx.show.dot import to_svg
+
+        return to_svg(self)
+
+    def to_model_explorer(self) -> str:
+        """The graph as JSON that Model Explorer opens."""
+        from rlx.show.model_explorer import to_model_explorer
+
+        return to_model_explorer(self)
+
     def _leaf_findings(self) -> list[str]:
         findings: list[str] = []
         listed: dict[int, str] = {}
