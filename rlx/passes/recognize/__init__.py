@@ -9,12 +9,12 @@ from typing import ClassVar, final
 from rlx.ir.graph import Graph
 from rlx.ir.op import Op
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.recognize import activations, norms, softmax
+from rlx.passes.recognize import activations, attention, norms, softmax
 from rlx.passes.recognize.matcher import Matcher, find
 
 STAGES: tuple[tuple[dict[type[Op], tuple[Matcher, ...]], ...], ...] = (
     # Largest first: in a stage, the first matcher that accepts an op's node wins.
-    (norms.TABLE, softmax.TABLE, activations.TABLE),
+    (attention.TABLE, norms.TABLE, softmax.TABLE, activations.TABLE),
 )
 """Tables of matchers; a later stage sees the composites that an earlier one left."""
 

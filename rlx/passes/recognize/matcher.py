@@ -276,17 +276,32 @@ class Search:
         *_, last = self.views(view)
         return last
 
-    def reduced(self, value: Value, kind: type[Op] = ReduceSum) -> Reduced | None:
-        """A reduction, spread over the shape of what it reduces, with factors."""
-        return self.reduced_view(self.view(value), value.shape, kind)
+    def reduced(
+        self, value: Value, kind: type[Op] = ReduceSum, *, of: Value | None = None
+    ) -> Reduced | None:
+        """A reduction, spread over the shape of what it reduces, with factors.
 
-    def reduced_view(self, view: View, shape: Shape, kind: type[Op] = ReduceSum) -> Reduced | None:
+        Args:
+            value: what is looked at.
+            kind: the op that reduces.
+            of: what should be reduced; it may have been transposed since.
+        """
+        return self.reduced_view(self.view(value), value.shape, kind, of=of)
+
+    def reduced_view(
+        self,
+        view: View,
+        shape: Shape,
+        kind: type[Op] = ReduceSum,
+        *,
+        of: Value | None = None,
+    ) -> Reduced | None:
         """The same for a view into a value of the shape."""
         scale = 1.0
         for _ in range(MAX_STEPS):
             node, op = view.value.node, view.op
             if isinstance(op, kind) or (isinstance(op, Mean) and kind is ReduceSum):
-                return self._reduction(view, shape, scale)
+                return self._reduction(view, shape, scale, of)
             inner = self._unscaled(view) if kind is ReduceSum else self._without_floor(view)
             if inner is not None:
                 factor, view = inner
@@ -304,18 +319,38 @@ class Search:
             view = following
         return None
 
-    def _reduction(self, view: View, shape: Shape, scale: float) -> Reduced | None:
+    def _reduction(
+        self, view: View, shape: Shape, scale: float, of: Value | None
+    ) -> Reduced | None:
         source = view.value.node.inputs[0]
         axes = cast("tuple[int, ...]", view.op.attributes()["axes"])
         kept = tuple(i for i in range(source.rank) if i not in axes)
-        if source.shape != shape or not view.lies_in(kept):
-            return None
-        made = Reduced(source, axes, scale, view.value)
+        if source.shape == shape and view.lies_in(kept):
+            made = Reduced(source, axes, scale, view.value)
+        else:
+            moved = None if of is None else self._moved(view, source, axes, of)
+            if of is None or moved is None:
+                return None
+            made = Reduced(of, moved, scale, view.value)
         if isinstance(view.op, Mean):
             if not made.count:
                 return None
-            made = Reduced(source, axes, scale / made.count, view.value)
+            made = Reduced(made.source, made.axes, scale / made.count, view.value)
         return made
+
+    def _moved(
+        self, view: View, source: Value, axes: tuple[int, ...], of: Value
+    ) -> tuple[int, ...] | None:
+        """The reduced axes of a value, of which the source is another layout."""
+        for current in self.views(self.view(of)):
+            if current.value is not source:
+                continue
+            kept = [axis for i, axis in enumerate(current.axes) if i not in axes]
+            moved = [current.axes[i] for i in axes]
+            if -1 in moved or not view.lies_in(tuple(kept)):
+                return None
+            return tuple(sorted(moved))
+        return None
 
     def _unscaled(self, view: View) -> tuple[float, View] | None:
         """A factor that is known, and what it multiplies."""

@@ -102,7 +102,7 @@ def _centred(search: Search, difference: Value) -> tuple[Value, Reduced] | None:
     if not isinstance(difference.node.op, Sub):
         return None
     x, top = difference.node.inputs
-    largest = search.reduced(top, ReduceMax)
+    largest = search.reduced(top, ReduceMax, of=x)
     if largest is None or search.behind(largest.source) is not search.behind(x):
         return None
     return x, largest
