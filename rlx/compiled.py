@@ -15,7 +15,7 @@ from rlx.capabilities import Capabilities
 from rlx.compiler import Compiler
 from rlx.deferred import Specialization, SpecializationCache, Specializations
 from rlx.dtypes import DType, as_dtype
-from rlx.errors import DimError, RunError
+from rlx.errors import RunError
 from rlx.hidden import SEED
 from rlx.ir.graph import Graph, Value
 from rlx.kept import KeptInputs, check_feeds
@@ -26,6 +26,7 @@ from rlx.param_values import from_bytes, input_value, listing
 from rlx.report import CompileReport
 from rlx.run_handle import RunHandle
 from rlx.signature import Signature
+from rlx.warming import warm_bindings, warm_up
 
 
 @final
@@ -84,6 +85,8 @@ class CompiledGraph:
             compiler.build,
             compiler.options.specialization_cache_size,
             publish=self._bind_all,
+            name=self.graph.name,
+            axes=compiler.axes(),
         )
         self._params = ParamStore(self._backend, self.graph, compiler.fixed, self._publish)
 
@@ -388,7 +391,8 @@ class CompiledGraph:
             twin = object.__new__(CompiledGraph)
             twin._start(self._compiler.with_options(self._compiler.options))
             twin._params.share(self._params)
-            twin._cache.adopt([self._compiler.twin(p) for p in self._cache.programs()])
+            kept = self._cache.kept().items()
+            twin._cache.adopt({key: self._compiler.twin(p) for key, p in kept})
             if self._static is not None:
                 twin._static = twin._cache.latest()
             twin._keep_inputs(self._kept.feeds)
@@ -434,26 +438,31 @@ class CompiledGraph:
         """Records of the compiled programs, with ``hits``, ``misses`` and ``evictions``."""
         return self._cache.snapshot()
 
-    def warm(self, bindings: Iterable[Mapping[str, int]]) -> None:
+    def warm(
+        self,
+        bindings: Iterable[Mapping[str, int]] | None = None,
+        *,
+        threads: int | None = None,
+        progress: bool = False,
+    ) -> None:
         """Compile for bindings before the first call with them.
 
+        Args:
+            bindings: sizes of all symbols; None means every combination of declared buckets.
+            threads: how many compile at a time; None means as many as there are processors.
+            progress: show a bar on the terminal.
+
         Raises:
-            DimError: a binding lacks a symbol, or names an unknown one.
+            DimError: a binding lacks a symbol, or names an unknown one; no buckets are declared.
         """
-        if isinstance(bindings, Mapping) or not isinstance(cast("object", bindings), Iterable):
-            raise DimError(
-                f"warm: a list of bindings, such as [{{'n': 4}}], is required; got {bindings!r}."
-            )
-        for binding in bindings:
-            if not isinstance(cast("object", binding), Mapping):
-                raise DimError(f"warm: a binding is a mapping (symbol → size); got {binding!r}.")
-            sizes = dict(binding.items())
-            if tuple(sorted(sizes)) != self.graph.symbols:
-                raise DimError(
-                    f"warm: a binding is required to give a size to each of "
-                    f"{', '.join(self.graph.symbols) or 'no symbols'}; got {sizes}."
-                )
-            self._cache.get(sizes)
+        planner = self._compiler.planner
+        sizes = warm_bindings(self.graph.symbols, planner.buckets, bindings)
+        plans = {plan.key: (s, plan) for s in sizes for plan in (planner.plan(s),)}
+        warm_up(
+            [lambda s=s, plan=plan: self._cache.get(s, plan) for s, plan in plans.values()],
+            threads=threads,
+            progress=f"warm {self.graph.name}" if progress else "",
+        )
 
     def _publish(self, on_device: Mapping[str, Any]) -> None:
         for program in self._cache.programs():
@@ -520,7 +529,9 @@ class CompiledGraph:
             raise RunError(
                 f"call: required {len(self._fed)} inputs ({listing(self._fed)}); got {len(arrays)}."
             )
-        program = self._program(arrays)
+        program, binding = self._program(arrays)
+        if program.is_padded:
+            return self.signature.rebuild(program.run(arrays, binding))
         if not self._kept.feeds:
             return program.call(*args, **kwargs)
         with self._kept.held_by(program):
@@ -528,9 +539,9 @@ class CompiledGraph:
 
     def _execute(self, arrays: Sequence[Any]) -> list[Any]:
         """Run with one value for each input that is not kept."""
-        program = self._program(arrays)
+        program, binding = self._program(arrays)
         if self._static is not None or not self._kept.feeds:
-            return program.executable.fast_call(*arrays)
+            return program.run(arrays, binding)
         with self._kept.held_by(program):
             return program.executable.fast_call(*arrays)
 
@@ -539,25 +550,30 @@ class CompiledGraph:
     ) -> tuple[list[Any], Sequence[int]]:
         given: Mapping[str, Any] = {} if inputs is None else inputs
         self._check_names(where, given)
-        wanted = output_indices(len(self.graph.outputs), outputs)
+        known = self._compiler.planner.has_graph
+        wanted = output_indices(len(self.graph.outputs), outputs) if known else ()
         for name in self._kept.feeds:
             if name in given:
                 self.set_kept(name, given[name])
         arrays = [input_value(v.name, given[v.name], v.type) for v in self._fed]
-        return self._execute(arrays), wanted
+        results = self._execute(arrays)
+        return results, wanted if known else output_indices(len(results), outputs)
 
-    def _program(self, arrays: Sequence[Any]) -> Specialization:
+    def _program(self, arrays: Sequence[Any]) -> tuple[Specialization, Mapping[str, int]]:
         if self._static is not None:
-            return self._static
+            return self._static, {}
         shapes = {v.name: shape_of(v, x) for v, x in zip(self._fed, arrays, strict=True)}
         if self._kept.feeds:
             shapes.update(self._kept.shapes())
-        declared = [(v.name, v.type.shape) for v in self.graph.inputs]
+        planner = self._compiler.planner
+        declared = planner.declared()
         known = {v.name: v.type.shape for v in self.graph.params if v.type.symbols}
         values = self._params.values
         shapes.update({n: tuple(values[n].shape) for n in known if n in values})
         declared += [(n, s) for n, s in known.items() if n in values]
-        return self._cache.get(dict(dims.infer_bindings(declared, shapes).items()))
+        binding = dict(dims.infer_bindings(declared, shapes).items())
+        plan = None if planner.is_plain or self._kept.feeds else planner.plan(binding)
+        return self._cache.get(binding, plan), binding
 
     def _check_names(self, where: str, inputs: Mapping[str, Any]) -> None:
         require_mapping(where, "input name → array", inputs)

@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any, final
 
 from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.deferred import Specialization
+from rlx.dims import DimExpr
 from rlx.dispatch import KernelDispatchReport, report_of
 from rlx.hidden import SEED
 from rlx.ir.graph import Graph, Node
 from rlx.ir.plan import Implementation, Lir
 from rlx.options.compile import CompileOptions
 from rlx.options.dispatch import claim_of
+from rlx.padded_call import PaddedCall
 from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.bind_dims import bind
 from rlx.passes.legalize import Legalization, examine, require_legal
 from rlx.report import CompileReport, external_nodes
 from rlx.show.dump import dump
 from rlx.signature import Signature, flat_signature
+from rlx.specializing import Plan, Planner
 from rlx.staging import PrepareStage, StagedExecutable
+from rlx.types import TensorType
 
 if TYPE_CHECKING:
     from rlx.passes.prepare import Split
@@ -48,6 +52,7 @@ class Compiler:
         options: CompileOptions,
         lir: Lir | None = None,
         fixed: Mapping[str, Any] | None = None,
+        planner: Planner | None = None,
     ) -> None:
         """Compile ``graph``, or the LIR that is given."""
         self.backend = backend
@@ -55,23 +60,57 @@ class Compiler:
         self.signature = signature
         self.options = options
         self.fixed: Mapping[str, Any] = dict(fixed or {})
+        self.planner = planner or Planner(graph, signature)
         self._lir = lir
+        self._own: dict[int, tuple[Any, Any]] = {}
         self._stages: dict[str, PrepareStage] = {}
         self._stages_lock = threading.Lock()
 
     def with_options(self, options: CompileOptions) -> Compiler:
         """The same graph with other options."""
-        return Compiler(self.backend, self.graph, self.signature, options, self._lir, self.fixed)
+        return Compiler(
+            self.backend,
+            self.graph,
+            self.signature,
+            options,
+            self._lir,
+            self.fixed,
+            self.planner,
+        )
 
-    def build(self, binding: Mapping[str, int], reason: str) -> Specialization:
-        """Compile for one binding."""
+    def axes(self) -> dict[str, str]:
+        """Where callers see each symbol: the first axis of an input with that size."""
+        found: dict[str, str] = {}
+        for value in self.graph.inputs:
+            for axis, dim in enumerate(value.type.shape):
+                if isinstance(dim, DimExpr) and dim.name is not None:
+                    found.setdefault(dim.name, f"{value.name} axis {axis}")
+        return found
+
+    def build(
+        self, binding: Mapping[str, int], reason: str, plan: Plan | None = None
+    ) -> Specialization:
+        """Compile for one binding.
+
+        Args:
+            binding: the sizes of the call.
+            reason: why, in words.
+            plan: how; None puts the sizes into the graph.
+        """
+        if plan is None:
+            plan = Plan(binding, self.signature)
+        if plan.note:
+            reason = f"{reason}; {plan.note}"
+        binding, signature = plan.binding, plan.signature
         started = time.perf_counter()
         split = stage = None
         if self._lir is not None:
             lir, records, phases = self._lir, [], {}
             dispatch = self.dispatch(Legalization(lir.graph, lir.plan, ()))
         else:
-            graph = bind(self.graph, binding) if binding else self.graph
+            graph = plan.graph
+            if graph is None:
+                graph = bind(self.graph, binding) if binding else self.graph
             optimised, records, phases = self.optimise(graph)
             if self.options.cache_param_invariant:
                 split = self._split(optimised)
@@ -86,7 +125,7 @@ class Compiler:
                 if split is not None:
                     levels["mir.prepare"] = split.prepare
                 dump(self.options.ir_dump, self.graph.name, binding, levels)
-        executable = self.backend.compile(lir, self.signature, self.options)
+        executable = self.backend.compile(lir, signature, self.options)
         phases = {**phases, **executable.phases}
         memory, cost = executable.memory(), executable.cost()
         if split is not None:
@@ -115,30 +154,58 @@ class Compiler:
         taken = {v.name for v in lir.graph.params}.difference(
             () if split is None else (v.name for v in split.prepared)
         )
+        taken.update(() if stage is None else stage.params)
+        types = {v.name: v.type for v in lir.graph.params} if plan.own else {}
+        own = {n: self._on_device(x, types[n]) for n, x in plan.own.items() if n in taken}
+        if own:
+            executable.bind(own)
+        padded = None
+        if plan.padded is not None:
+            padded = PaddedCall(
+                self.backend, self.graph, signature, plan.padded, binding, executable
+            )
         return Specialization(
             binding=dict(binding),
             reason=reason,
             seconds={**phases, "total": time.perf_counter() - started},
             executable=executable,
-            call=self._caller(executable),
+            call=self._caller(executable, signature),
             report=report,
-            params=frozenset(taken.union(() if stage is None else stage.params)),
+            params=frozenset(taken.difference(own)),
             refresh=executable.refresh if isinstance(executable, StagedExecutable) else None,
+            padded=padded,
+            signature=signature,
+            unsafe=plan.unsafe,
+            own=own,
         )
+
+    def _on_device(self, value: Any, type_: TensorType) -> Any:
+        """A captured array on the device; one copy for all programs."""
+        with self._stages_lock:
+            found = self._own.get(id(value))
+            if found is None:
+                if len(self._own) >= 256:
+                    self._own.clear()
+                found = self._own[id(value)] = value, self.backend.to_device(value, type_)
+            return found[1]
 
     def twin(self, program: Specialization) -> Specialization:
         """The same compiled program with nothing bound."""
         executable = program.executable.clone()
+        if program.own:
+            executable.bind(program.own)
         return dataclasses.replace(
             program,
             executable=executable,
-            call=self._caller(executable),
+            call=self._caller(executable, program.signature or self.signature),
+            padded=None if program.padded is None else program.padded.on(executable),
+            elements=(0, 0),
             refresh=executable.refresh if isinstance(executable, StagedExecutable) else None,
             hits=0,
         )
 
-    def _caller(self, executable: AbstractExecutable) -> Callable[..., Any]:
-        return executable.caller(self.signature.without(self.options.resident))
+    def _caller(self, executable: AbstractExecutable, signature: Signature) -> Callable[..., Any]:
+        return executable.caller(signature.without(self.options.resident))
 
     def _stage(self, graph: Graph) -> PrepareStage:
         """The compiled first stage; one for all bindings whose first graphs are the same."""

@@ -138,6 +138,11 @@ class RunError(RlxError, ValueError):
     """A call's inputs or params are wrong: name, count, shape or dtype."""
 
 
+@final
+class CompileStormWarning(UserWarning):
+    """Most calls compile a program of their own."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest known name, or an empty string."""
     if not isinstance(cast("object", name), str):

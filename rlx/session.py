@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeGuard, final, runtime_checkable
 from rlx.backend import AbstractBackend, backend_for
 from rlx.compiled import CompiledGraph
 from rlx.compiler import Compiler
+from rlx.dims.buckets import buckets_of
 from rlx.errors import CompileError, DeviceError, did_you_mean
 from rlx.ir.graph import Graph
 from rlx.ir.module import Module, Stage
@@ -21,6 +22,8 @@ from rlx.param_values import fixed_values
 from rlx.passes.bind_dims import bind
 from rlx.show.dump import dump
 from rlx.signature import Signature, flat_signature
+from rlx.specializing import Planner
+from rlx.template import AbstractTemplate
 
 
 @runtime_checkable
@@ -40,6 +43,41 @@ class TracedFunction(Protocol):
     @property
     def params(self) -> Mapping[str, Any]:
         """Param name → array, or None for one that is set later."""
+        ...
+
+
+@runtime_checkable
+class TemplatedFunction(TracedFunction, Protocol):
+    """A trace that can be repeated for given sizes."""
+
+    @property
+    def template(self) -> AbstractTemplate | None:
+        """Traces anew; None where nothing may differ at some sizes."""
+        ...
+
+
+@runtime_checkable
+class TemplateFunction(Protocol):
+    """A function without one graph for all sizes: traced anew for each binding."""
+
+    @property
+    def boundary(self) -> Graph:
+        """A graph of the inputs and params alone."""
+        ...
+
+    @property
+    def signature(self) -> Signature:
+        """Names and structure of arguments."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Param name → array, or None for one that is set later."""
+        ...
+
+    @property
+    def template(self) -> AbstractTemplate:
+        """Traces anew."""
         ...
 
 
@@ -94,7 +132,10 @@ class Session:
         return f"Session({self.device!r})"
 
     def compile(
-        self, graph: Graph | Module | TracedFunction, *, options: CompileOptions | None = None
+        self,
+        graph: Graph | Module | TracedFunction | TemplateFunction,
+        *,
+        options: CompileOptions | None = None,
     ) -> CompiledGraph:
         """Compile a graph, a module of any level, or a traced function.
 
@@ -109,6 +150,9 @@ class Session:
         """
         chosen = self._options(options)
         params: dict[str, Any] = {}
+        template: AbstractTemplate | None = None
+        if chosen.dim_binding and isinstance(graph, TemplateFunction | TemplatedFunction):
+            graph = _traced_at(graph, chosen.dim_binding)
         if isinstance(graph, Graph):
             mir, signature = graph, flat_signature(graph)
         elif isinstance(graph, Module):
@@ -118,11 +162,16 @@ class Session:
                 dump(chosen.ir_dump, graph.graph.name, {}, {"hir": graph.graph})
             mir = graph.into_mir().graph
             signature = flat_signature(mir)
+        elif isinstance(graph, TemplateFunction):
+            mir, signature, template = graph.boundary, graph.signature, graph.template
+            params = {k: v for k, v in graph.params.items() if v is not None}
         elif _is_traced(graph):
             mir, signature = graph.graph, graph.signature
             params = {k: v for k, v in graph.params.items() if v is not None}
+            template = graph.template if isinstance(graph, TemplatedFunction) else None
         else:
             raise _nothing_to_compile("compile", graph)
+        captured = params
         if chosen.dim_binding:
             mir = bind(mir, chosen.dim_binding)
         verify(mir)
@@ -135,7 +184,17 @@ class Session:
             )
         check_feeds(mir, chosen.resident, "CompileOptions.resident")
         fixed = fixed_values(mir, chosen)
-        compiled = CompiledGraph(Compiler(self.backend, mir, signature, chosen, fixed=fixed))
+        planner = Planner(
+            mir,
+            signature,
+            buckets=buckets_of(chosen.buckets, mir.symbols, "CompileOptions.buckets"),
+            template=template,
+            on_unsafe=chosen.on_unsafe,
+            captured=captured,
+        )
+        compiled = CompiledGraph(
+            Compiler(self.backend, mir, signature, chosen, fixed=fixed, planner=planner)
+        )
         free = {name: value for name, value in params.items() if name not in fixed}
         if free:
             compiled.set_params(free)
@@ -206,7 +265,7 @@ class Session:
         )
 
 
-def mir_of(where: str, given: Graph | Module | TracedFunction) -> Graph:
+def mir_of(where: str, given: Graph | Module | TracedFunction | TemplateFunction) -> Graph:
     """The graph at MIR of anything that compiles.
 
     Raises:
@@ -216,9 +275,24 @@ def mir_of(where: str, given: Graph | Module | TracedFunction) -> Graph:
         return given
     if isinstance(given, Module):
         return given.into_mir().graph
+    if isinstance(given, TemplateFunction):
+        raise CompileError(
+            f"{where}: one graph for all sizes is required; {given.template.why} Trace with "
+            "numbers in place of the symbols."
+        )
     if _is_traced(given):
         return given.graph
     raise _nothing_to_compile(where, given)
+
+
+def _traced_at(
+    given: TemplateFunction | TemplatedFunction, binding: Mapping[str, int]
+) -> TracedFunction | TemplateFunction | TemplatedFunction:
+    """The trace for sizes that are given for every symbol; else what was given."""
+    whole = given.boundary if isinstance(given, TemplateFunction) else given.graph
+    if given.template is None or sorted(binding) != list(whole.symbols):
+        return given
+    return given.template.at(binding)
 
 
 def _nothing_to_compile(where: str, given: object) -> CompileError:

@@ -144,6 +144,7 @@ _FIELDS: dict[str, tuple[str, Accepts]] = {
         "a mapping (symbol → ascending sizes, 'pow2' or 'auto'), 'pow2', 'auto', or None",
         _buckets,
     ),
+    "on_unsafe": ("'exact' or 'error'", lambda value: value in ("exact", "error")),
     "donate": ("a set of input names", _names),
     "resident": ("a mapping (input name → number of the output that feeds it)", _resident),
     "compiler_options": ("a mapping (XLA flag → value)", _is(Mapping)),
@@ -163,7 +164,6 @@ _WITHOUT_EFFECT = {
     "assert_fusion_clean": "no pass reads it yet.",
     "fusion_report": "no pass reads it yet.",
     "scan_unroll_max_length": "XLA runs loops natively; no pass unrolls them.",
-    "buckets": "each combination of sizes is compiled as it comes.",
 }
 """Fields that are accepted so that RLX's options carry over; a report names those that were set."""
 

@@ -68,7 +68,9 @@ class CompileOptions:
         cast_inputs: convert inputs of another dtype instead of refusing them.
         specialization_cache_size: how many shapes a graph with symbolic dims keeps compiled.
         buckets: sizes that symbols are rounded up to: ``{"n": [16, 64]}``, ``"pow2"`` or
-            ``"auto"``.
+            ``"auto"``. What cannot be proven unchanged by padding is compiled exactly.
+        on_unsafe: what to do where an op cannot be padded: ``"exact"`` compiles the sizes as they
+            come and says so in ``specializations()``, ``"error"`` refuses.
         donate: names of inputs whose buffers a call consumes.
         resident: input name → output that feeds it: inputs that live on the device, as
             ``CompiledGraph.keep`` declares them later.
@@ -106,6 +108,7 @@ class CompileOptions:
     cast_inputs: bool = False
     specialization_cache_size: int = 32
     buckets: Mapping[str, Any] | str | None = None
+    on_unsafe: str = "exact"
     donate: frozenset[str] = frozenset()
     resident: Mapping[str, int] = field(default_factory=dict[str, int])
     compiler_options: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -124,7 +124,7 @@ def test_symbolic_dims_compile_once_per_binding(session: rlx.Session) -> None:
         x = np.ones((n, m), np.float32)
         assert compiled.run({"x": x, "y": x})[0].shape == (n, m)
     records = compiled.specializations()
-    assert [r.reason for r in records] == ["first call", "n: 4 → 2"]
+    assert [r.reason for r in records] == ["first call", "x axis 0: 4 → 2"]
     assert (records.misses, records.hits, records.evictions) == (2, 3, 0)
 
 

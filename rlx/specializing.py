@@ -1,0 +1,265 @@
+"""How each binding of symbolic dims is carried out: padded, exactly, or traced anew."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from rlx import dims
+from rlx.dims import DimExpr
+from rlx.dims.buckets import Buckets
+from rlx.errors import DimError
+from rlx.ir.graph import Graph
+from rlx.passes.bind_dims import bind
+from rlx.passes.pad_dims import PaddedGraph, Unsafe, pad_dims
+from rlx.signature import Signature
+from rlx.template import AbstractTemplate
+from rlx.types import Dim, Shape
+
+_REMEMBERED = 4096
+"""Plans that are kept; each is a few names and numbers."""
+
+_COMPARED = 1 << 20
+"""Largest captured array that two traces may hold equal copies of, in bytes."""
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """How one binding is carried out.
+
+    Attributes:
+        binding: what is compiled for: the sizes themselves, or rounded up.
+        graph: what is compiled, static; None where binding the symbolic graph gives it.
+        padded: the padded graph; None for an exact compile.
+        signature: of the caller for this binding.
+        own: values of params that only this binding has, by name.
+        unsafe: why it is not padded although its symbols have buckets, with op and line.
+        note: added to the reason of the compile.
+    """
+
+    binding: Mapping[str, int]
+    signature: Signature
+    graph: Graph | None = None
+    padded: PaddedGraph | None = None
+    own: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unsafe: str = ""
+    note: str = ""
+
+    @property
+    def key(self) -> Hashable:
+        """What programs are kept by."""
+        return (*sorted(self.binding.items()), self.padded is not None)
+
+
+@final
+class Planner:
+    """Plans bindings of one graph, and remembers them."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        signature: Signature,
+        *,
+        buckets: Buckets | None = None,
+        template: AbstractTemplate | None = None,
+        on_unsafe: str = "exact",
+        captured: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Plan for a symbolic graph.
+
+        Args:
+            graph: the graph; without a meaning of its own where ``template.why`` is given.
+            signature: of the caller.
+            buckets: what symbols are rounded up to.
+            template: traces the function anew.
+            on_unsafe: ``"exact"`` compiles what cannot be padded exactly, ``"error"`` refuses it.
+            captured: values of the graph's params by name, for comparing traces.
+        """
+        self._graph = graph
+        self._signature = signature
+        self._template = template
+        self._on_unsafe = on_unsafe
+        self._captured = dict(captured or {})
+        self.buckets = buckets
+        self._dims = _dims_of(graph)
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._padded: dict[Hashable, PaddedGraph | Unsafe] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether the symbolic graph has a meaning: a function traced anew each time has none."""
+        return self._template is None or not self._template.why
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every binding is compiled by putting its sizes into the graph."""
+        return self.buckets is None and self._template is None
+
+    def declared(self) -> list[tuple[str, Shape]]:
+        """Name and shape of each input; a function that can be traced anew takes any size."""
+        if self._template is None:
+            return [(v.name, v.type.shape) for v in self._graph.inputs]
+        free = {name: dims.symbol(name, 0) for name in self._graph.symbols}
+        return [
+            (
+                v.name,
+                tuple(
+                    dims.parse(str(d), free) if isinstance(d, DimExpr) else d for d in v.type.shape
+                ),
+            )
+            for v in self._graph.inputs
+        ]
+
+    def plan(self, binding: Mapping[str, int]) -> Plan:
+        """How a binding is carried out.
+
+        Raises:
+            DimError: a size above the last bucket; an op that cannot be padded (with
+                ``on_unsafe="error"``); sizes that the function cannot have.
+        """
+        if self.is_plain:
+            return Plan(binding, self._signature)
+        key = tuple(sorted(binding.items()))
+        with self._lock:
+            found = self._plans.get(key)
+            if found is not None:
+                self._plans.move_to_end(key)
+                return found
+            made = self._plans[key] = self._made(binding)
+            if len(self._plans) > _REMEMBERED:
+                self._plans.popitem(last=False)
+            return made
+
+    def _made(self, binding: Mapping[str, int]) -> Plan:
+        rounded = dict(binding) if self.buckets is None else self.buckets.rounded(binding)
+        template = self._template
+        if template is not None:
+            if template.why:
+                self._refuse(f"the function is traced anew for every size: {template.why}")
+                return self._traced(binding, "traced for these sizes")
+            questions = self._questions(binding)
+            if questions:
+                traced = template.at(binding)
+                if not self._is_same(traced.graph, traced.params, binding):
+                    return self._traced(binding, f"another graph at {questions}")
+        if self.buckets is None:
+            return Plan(binding, self._signature)
+        padded = self._pad(binding, rounded)
+        if isinstance(padded, Unsafe):
+            if self._on_unsafe == "error":
+                raise padded.error()
+            return Plan(binding, self._signature, unsafe=str(padded))
+        return Plan(rounded, self._signature, graph=padded.graph, padded=padded)
+
+    def _refuse(self, why: str) -> None:
+        if self._on_unsafe == "error" and self.buckets is not None:
+            raise DimError(
+                f"DimError [unsafe padding]: one graph for all sizes is required; {why}. Leave "
+                "buckets out, or write the function without questions about sizes.",
+                label="unsafe padding",
+            )
+
+    def _traced(self, binding: Mapping[str, int], note: str) -> Plan:
+        assert self._template is not None
+        traced = self._template.at(binding)
+        own = {
+            name: value
+            for name, value in traced.params.items()
+            if value is not None and self._captured.get(name) is not value
+        }
+        named = {v.name for v in self._graph.params}
+        own = {n: v for n, v in own.items() if n not in named or n.startswith("captured/")}
+        unsafe = note if self.buckets is not None else ""
+        return Plan(
+            binding, traced.signature, graph=traced.graph, own=own, unsafe=unsafe, note=note
+        )
+
+    def _questions(self, binding: Mapping[str, int]) -> str:
+        """Sizes at which Python code may have taken another branch, in words; or an empty text."""
+        sizes: dict[int, Dim] = {}
+        for dim in self._dims:
+            size = _size(dim, binding)
+            if size is None:
+                return f"{dim} without a size"
+            if isinstance(dim, DimExpr) and size in (0, 1):
+                return f"{dim} = {size}"
+            other = sizes.setdefault(size, dim)
+            if other is not dim and (isinstance(dim, DimExpr) or isinstance(other, DimExpr)):
+                return f"{other} = {dim}" if isinstance(other, DimExpr) else f"{dim} = {other}"
+        return ""
+
+    def _is_same(self, graph: Graph, params: Mapping[str, Any], binding: Mapping[str, int]) -> bool:
+        """Whether a trace for a binding gives what the symbolic graph gives."""
+        from rlx.options.compile import CompileOptions
+        from rlx.passes.base import PassContext
+        from rlx.passes.pipelines import mir_pipeline
+
+        if any(_size(v, binding) is None for v in self._dims):
+            return False
+        if not _same_values(params, self._captured):
+            return False
+        options = CompileOptions.baseline()
+        pipeline, ctx = mir_pipeline(options), PassContext(options)
+        bound, _ = pipeline.run(bind(self._graph, binding), ctx)
+        traced, _ = pipeline.run(graph, ctx)
+        return bound.fingerprint() == traced.fingerprint()
+
+    def _pad(self, binding: Mapping[str, int], rounded: Mapping[str, int]) -> PaddedGraph | Unsafe:
+        assert self.buckets is not None
+        key = tuple(sorted(rounded.items()))
+        found = self._padded.get(key)
+        if found is None:
+            laddered = self.buckets.symbols
+            exact = {n: s for n, s in binding.items() if n not in laddered}
+            graph = bind(self._graph, exact) if exact else self._graph
+            found = self._padded[key] = pad_dims(
+                graph, {n: s for n, s in rounded.items() if n in laddered}
+            )
+        return found
+
+
+def _dims_of(graph: Graph) -> list[Dim]:
+    """Every symbolic dim of the graph's types, and every dim of its inputs, each once."""
+    found: dict[Dim, None] = {}
+    for value in (*graph.inputs, *graph.params):
+        found.update(dict.fromkeys(value.type.shape))
+    for node in graph.nodes():
+        for type_ in node.types:
+            if not type_.is_static:
+                found.update(dict.fromkeys(d for d in type_.shape if isinstance(d, DimExpr)))
+    return list(found)
+
+
+def _size(dim: Dim, binding: Mapping[str, int]) -> int | None:
+    """The size of a dim; None where the binding is outside the bounds that it was traced with."""
+    if not isinstance(dim, DimExpr):
+        return dim
+    for name, symbol in dim.polynomial.symbols.items():
+        size = binding[name]
+        low, high = symbol.lower, symbol.upper
+        if (low is not None and size < low) or (high is not None and size > high):
+            return None
+    return dims.evaluate(dim, binding)
+
+
+def _same_values(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if set(mine) != set(other):
+        return False
+    for name, value in mine.items():
+        known = other[name]
+        if value is known or value is None or known is None:
+            continue
+        if not name.startswith("captured/"):
+            continue  # the caller's own params: bound once for all sizes
+        if value.shape != known.shape or value.dtype != known.dtype or value.nbytes > _COMPARED:
+            return False
+        if not np.array_equal(np.asarray(value), np.asarray(known)):
+            return False
+    return True

@@ -1,0 +1,47 @@
+"""Functions whose graph depends on sizes: traced anew for a binding."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rlx.ir.graph import Graph
+from rlx.signature import Signature
+
+
+class TracedAt(Protocol):
+    """A trace for one binding."""
+
+    @property
+    def graph(self) -> Graph:
+        """The static graph."""
+        ...
+
+    @property
+    def signature(self) -> Signature:
+        """Names and structure of arguments and results."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Param name → array, or None for one that is set later."""
+        ...
+
+
+class AbstractTemplate(abc.ABC):
+    """What a frontend can trace again for a binding.
+
+    Attributes:
+        why: why there is no graph for all sizes; empty where there is one.
+    """
+
+    why: str
+
+    @abc.abstractmethod
+    def at(self, binding: Mapping[str, int]) -> TracedAt:
+        """Trace for a binding.
+
+        Raises:
+            DimError: the function cannot have these sizes; the message names the symbol.
+        """
