@@ -13,6 +13,8 @@ from rlx_xla.aot import Preflight as Preflight
 from rlx_xla.aot.artifact import aot as aot
 from rlx_xla.aot.artifact import load_artifact as load_artifact
 from rlx_xla.aot.preflight import preflight as preflight
+from rlx_xla.doctor import Diagnosis as Diagnosis
+from rlx_xla.doctor import doctor as doctor
 from rlx_xla.lowering.text import stablehlo as stablehlo
 from rlx_xla.simulate import simulate as simulate
 from rlx_xla.tracing.jit import jit as jit
