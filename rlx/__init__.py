@@ -41,6 +41,8 @@ from rlx.ir.verify import verify as verify
 from rlx.options.compile import CompileOptions as CompileOptions
 from rlx.options.dispatch import KernelDispatch as KernelDispatch
 from rlx.options.dispatch import KernelPolicy as KernelPolicy
+from rlx.options.fusion import FusionOptions as FusionOptions
+from rlx.options.fusion import FusionTarget as FusionTarget
 from rlx.options.precision import Precision as Precision
 from rlx.options.precision import PrecisionPolicy as PrecisionPolicy
 from rlx.options.rng import RngBackend as RngBackend

@@ -12,6 +12,7 @@ from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.deferred import Specialization
 from rlx.dims import DimExpr
 from rlx.dispatch import KernelDispatchReport, report_of
+from rlx.fusion_report import check_fusion
 from rlx.hidden import SEED
 from rlx.ir.graph import Graph, Node
 from rlx.ir.plan import Implementation, Lir
@@ -285,6 +286,7 @@ class Compiler:
         first = binding_pipeline(self.options, known, hidden_seed=own)
         graph, binding = first.run(graph, ctx)
         graph, records = mir_pipeline(self.options).run(graph, ctx)
+        check_fusion(records, self.options)
         closing: list[PassRecord] = []
         if own:
             graph, closing = closing_pipeline(self.options, known).run(graph, ctx)

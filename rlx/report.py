@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from rlx.dispatch import Choice, DispatchPath, KernelDispatchReport, choice_lines, policy_text
+from rlx.fusion_report import FusionReport, fusion_lines, fusion_of
 from rlx.ir.memory_plan import Buffer, MemoryEstimate
 from rlx.ir.plan import Lir
 from rlx.passes.base import PassRecord
@@ -63,6 +64,11 @@ class CompileReport:
         return self.dispatch.of(DispatchPath.NATIVE)
 
     @property
+    def fusion(self) -> FusionReport:
+        """What was fused, and which patterns were missed and why."""
+        return fusion_of(self.passes) or FusionReport.scan(self.lir.graph)
+
+    @property
     def estimate(self) -> MemoryEstimate:
         """What the schedule needs by the graph alone: peak bytes and the largest buffers."""
         return self.lir.memory()
@@ -95,6 +101,7 @@ class CompileReport:
             ("estimate", self._estimate_lines()),
             ("cost", [cost] if cost else []),
             ("passes", [line for record in self.passes for line in str(record).split("\n")]),
+            ("fusion", fusion_lines(self.passes)),
             ("dispatch", [policy_text(self.dispatch.policy)]),
             ("implementations", list(choice_lines(self.dispatch.summaries))),
             ("staging", list(self.staging)),
@@ -117,6 +124,7 @@ class CompileReport:
             "cost": dict(self.cost),
             "external": dict(self.external),
             "staging": list(self.staging),
+            "fusion": self.fusion.to_dict(),
             "without_effect": list(self.ineffective),
             "fingerprint": self.lir.fingerprint(),
         }

@@ -159,10 +159,6 @@ _WITHOUT_EFFECT = {
     "disable_mpsgraph": "MPSGraph is a path of Apple's devices, which XLA does not reach.",
     "disable_conv_bias_act_fusion": "XLA fuses bias and activation into convolutions by itself.",
     "no_io_peaks_output": "peaks-only outputs are never chosen here.",
-    "fusion_target": "no pass reads it yet.",
-    "fusion_opts": "no pass reads it yet.",
-    "assert_fusion_clean": "no pass reads it yet.",
-    "fusion_report": "no pass reads it yet.",
     "scan_unroll_max_length": "XLA runs loops natively; no pass unrolls them.",
 }
 """Fields that are accepted so that RLX's options carry over; a report names those that were set."""

@@ -42,7 +42,9 @@ class CompileOptions:
         constant_folding: compute constant parts of the graph at compile time.
         verbose: print each pass with its time and node counts while compiling
             (``RLX_VERBOSE``).
-        fusion_target: for which kind of device fusion chooses; None for the session's.
+        fusion_target: whose fused ops are made, as RLX's backend of that kind claims them; None
+            makes those for which the session's device has a kernel (XLA fuses by itself), or with
+            ``assert_fusion_clean`` those of the session's kind.
         fusion_opts: what fusion may do.
         assert_fusion_clean: fail when fusion misses a pattern.
         supported_ops: names of the ops, or a predicate on nodes, that the device may be given as

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rlx.passes.eliminate_dead import DropUnusedParams as DropUnusedParams
     from rlx.passes.eliminate_dead import EliminateDeadCode as EliminateDeadCode
     from rlx.passes.fold_constants import FoldConstants as FoldConstants
+    from rlx.passes.fuse import Fuse as Fuse
+    from rlx.passes.fuse import UnfuseElementwiseRegions as UnfuseElementwiseRegions
     from rlx.passes.inline_calls import InlineCalls as InlineCalls
     from rlx.passes.lint_numerics import LintNumerics as LintNumerics
     from rlx.passes.matmul_precision import RaiseMatmulPrecision as RaiseMatmulPrecision
@@ -42,6 +44,7 @@ _LAZY = {
     "EliminateCommonSubexpressions": "eliminate",
     "EliminateDeadCode": "eliminate_dead",
     "FoldConstants": "fold_constants",
+    "Fuse": "fuse",
     "InlineCalls": "inline_calls",
     "InsertQDQ": "quantize",
     "InsertScaledMatmul": "quantize",
@@ -50,6 +53,7 @@ _LAZY = {
     "RaiseMatmulPrecision": "matmul_precision",
     "Recognize": "recognize",
     "Specialize": "specialize",
+    "UnfuseElementwiseRegions": "fuse",
     "mir_pipeline": "pipelines",
     "split_param_invariant": "prepare",
 }

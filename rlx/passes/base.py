@@ -27,6 +27,7 @@ class PassRecord:
         after: nodes after.
         changed: whether another graph came back.
         notes: what the pass said about its work.
+        found: what the pass leaves for the report beside its notes.
     """
 
     name: str
@@ -35,6 +36,7 @@ class PassRecord:
     after: int
     changed: bool
     notes: tuple[str, ...] = ()
+    found: object = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         what = f"{self.before} → {self.after} nodes" if self.changed else "unchanged"
@@ -53,6 +55,7 @@ class PassContext:
         lacks: dtypes that the device does not compute in.
         has_kernel: whether a kernel of the device carries a node out; None for no device.
         notes: lines that the running pass adds for the report.
+        found: what the running pass leaves for the report beside its notes.
     """
 
     options: CompileOptions = field(default_factory=CompileOptions)
@@ -60,6 +63,7 @@ class PassContext:
     lacks: frozenset[DType] = frozenset()
     has_kernel: Callable[[Node], bool] | None = None
     notes: list[str] = field(default_factory=list[str])
+    found: object = None
 
     def note(self, text: str) -> None:
         """Add a line to the running pass's record."""
@@ -90,9 +94,14 @@ class AbstractPass(abc.ABC):
         shown = ", ".join(
             f"{f.name}={getattr(self, f.name)}"
             for f in dataclasses.fields(self)
-            if getattr(self, f.name) != f.default
+            if getattr(self, f.name) != _default(f)
         )
         return f"{self.name}{{{shown}}}" if shown else self.name
+
+
+def _default(declared: dataclasses.Field[object]) -> object:
+    made = declared.default_factory
+    return declared.default if made is dataclasses.MISSING else made()
 
 
 @final
@@ -150,7 +159,7 @@ class Pipeline:
             checker = Validator(graph)
         for current in self.passes:
             before = graph
-            ctx.notes = []
+            ctx.notes, ctx.found = [], None
             started = time.perf_counter()
             try:
                 graph = current.run(graph, ctx)
@@ -173,6 +182,7 @@ class Pipeline:
                     graph.node_count(nested=True),
                     changed,
                     tuple(ctx.notes),
+                    ctx.found,
                 )
             )
             if changed and checker is not None:

@@ -14,6 +14,7 @@ from rlx.passes.canonicalize import Canonicalize
 from rlx.passes.eliminate import EliminateCommonSubexpressions
 from rlx.passes.eliminate_dead import DropUnusedParams, EliminateDeadCode
 from rlx.passes.fold_constants import FoldConstants
+from rlx.passes.fuse import Fuse, UnfuseElementwiseRegions
 from rlx.passes.inline_calls import InlineCalls
 from rlx.passes.lint_numerics import LintNumerics
 from rlx.passes.matmul_precision import RaiseMatmulPrecision
@@ -63,6 +64,14 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
             else ()
         ),
         PropagateQuantization(),
+        # After recognition, which makes the composites that it fuses; before folding, which joins
+        # constant weights.
+        Fuse(
+            target=options.fusion_target,
+            options=options.fusion_opts,
+            staged=options.cache_param_invariant,
+        ),
+        *((UnfuseElementwiseRegions(),) if options.fusion_opts.unfuse_elementwise_regions else ()),
         # After everything that matches patterns, which casts would break; before folding, which
         # converts constants once.
         *((ApplyPrecision(policy=lowered),) if lowered is not None else ()),
