@@ -9,12 +9,14 @@ from typing import ClassVar, final
 from rlx.ir.graph import Graph
 from rlx.ir.op import Op
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.recognize import activations, attention, norms, softmax
+from rlx.passes.recognize import activations, attention, losses, norms, rope, scans, softmax
 from rlx.passes.recognize.matcher import Matcher, find
 
 STAGES: tuple[tuple[dict[type[Op], tuple[Matcher, ...]], ...], ...] = (
     # Largest first: in a stage, the first matcher that accepts an op's node wins.
-    (attention.TABLE, norms.TABLE, softmax.TABLE, activations.TABLE),
+    (scans.TABLE, attention.TABLE, rope.TABLE, norms.TABLE, softmax.TABLE, activations.TABLE),
+    # They are made of what the first stage finds.
+    (losses.TABLE,),
 )
 """Tables of matchers; a later stage sees the composites that an earlier one left."""
 
@@ -38,8 +40,15 @@ class Recognize(AbstractPass):
         strict = ctx.options.strict
         for tables in STAGES:
             merged = _merged(tables)
-            graph = find(graph, merged, strict=strict, counts=counts, misses=misses)
-        for what, count in sorted(counts.items()):
+            graph = find(
+                graph,
+                merged,
+                strict=strict,
+                platform=ctx.platform,
+                counts=counts,
+                misses=misses,
+            )
+        for what, count in sorted((+counts).items()):
             ctx.note(f"{what} × {count}")
         for text in misses:
             ctx.note(text)

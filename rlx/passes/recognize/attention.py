@@ -14,9 +14,15 @@ from rlx.ops.attention import DTYPES, Attention, MaskKind
 from rlx.ops.compare import Select
 from rlx.ops.dot import DotAlgorithm, DotGeneral
 from rlx.ops.dot.general import DEFAULT_PRECISION
-from rlx.ops.shape import BroadcastInDim, Reshape
 from rlx.ops.transcendental import Exp, Tanh
-from rlx.passes.recognize.masks import Bounds, bounds_of, smallest, value_along
+from rlx.passes.recognize.attention_axes import (
+    Roles,
+    layout_of,
+    mask_value,
+    ungrouped,
+    without_group,
+)
+from rlx.passes.recognize.masks import Bounds, bounds_of, smallest
 from rlx.passes.recognize.matcher import (
     MAX_STEPS,
     Match,
@@ -54,50 +60,6 @@ class Scores:
     masks: list[tuple[View, bool]] = field(default_factory=list["tuple[View, bool]"])
     fill: float | None = None
     bias: View | None = None
-
-
-@final
-@dataclass(frozen=True)
-class Roles:
-    """The axes of an operand of a product by what they are for.
-
-    Attributes:
-        batch: those of the batch, outermost first.
-        head: the axis of heads, or of groups of heads; −1 for one head.
-        group: the axis of heads in a group; −1 for none.
-        place: the axis of queries or keys.
-        depth: the axis that is summed, or that of the result.
-    """
-
-    batch: tuple[int, ...]
-    head: int
-    group: int
-    place: int
-    depth: int
-
-    def order(self, layout: str) -> tuple[int, ...]:
-        """The axes in the order of a layout."""
-        heads = tuple(axis for axis in (self.head, self.group) if axis >= 0)
-        middle = (self.place, *heads) if layout == "bshd" else (*heads, self.place)
-        return (*self.batch, *middle, self.depth)
-
-    def sizes(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """B, S, H and D."""
-        heads = math.prod(shape[axis] for axis in (self.head, self.group) if axis >= 0)
-        batch = math.prod(shape[axis] for axis in self.batch)
-        return batch, shape[self.place], heads, shape[self.depth]
-
-    def arranged(self, value: Value, layout: str) -> Value:
-        """The value with the four axes of a layout."""
-        order = self.order(layout)
-        if order != tuple(range(value.rank)):
-            value = value.transpose(*order)
-        shape = [0] * value.rank
-        for place, axis in enumerate(order):
-            shape[axis] = int(value.shape[place])
-        batch, length, heads, width = self.sizes(tuple(shape))
-        middle = (length, heads) if layout == "bshd" else (heads, length)
-        return value.reshape(batch, *middle, width)
 
 
 def attention(search: Search, node: Node) -> Match | None:
@@ -307,7 +269,7 @@ class _Reading:
         if second is None:
             return None
         v, value_roles, result = second
-        layout = _layout(query_roles)
+        layout = layout_of(query_roles)
         return self._build((q, k, v), (query_roles, key_roles, value_roles), layout, result)
 
     def _first(self) -> tuple[Value, Value, Roles, Roles] | None:
@@ -423,7 +385,7 @@ class _Reading:
         ]
         (_, queries, heads, width), (_, keys, kv_heads, _), (*_, v_width) = sizes
         plain = list(operands)
-        plain[1:] = [_ungrouped(v, part) for v, part in zip(operands[1:], roles[1:], strict=True)]
+        plain[1:] = [ungrouped(v, part) for v, part in zip(operands[1:], roles[1:], strict=True)]
         if plain[1].shape[roles[1].head] != plain[2].shape[roles[2].head] or roles[1].head < 0:
             plain[1:] = operands[1:]
         elif plain[1].shape != operands[1].shape:
@@ -467,11 +429,11 @@ class _Reading:
 
         def build(q: Value, k: Value, v: Value, *masks: Value) -> Value:
             parts = [
-                part.arranged(_without_group(value, part, rank), layout)
+                part.arranged(without_group(value, part, rank), layout)
                 for value, part, rank in zip((q, k, v), roles, ranks, strict=True)
             ]
             if mask is not None:
-                parts.append(_mask_value(masks, mask, axes, order, score_sizes, steps))
+                parts.append(mask_value(masks, mask, axes, order, score_sizes, steps))
             made: Value = op(*parts)
             middle = (queries, *split) if layout == "bshd" else (*split, queries)
             made = made.reshape(*batch, *middle, v_width)
@@ -516,54 +478,6 @@ class _Reading:
         return MaskKind.CUSTOM, None, tensors
 
 
-def _mask_value(
-    masks: tuple[Value, ...],
-    views: list[tuple[View, bool]],
-    axes: dict[str, int],
-    order: tuple[str, ...],
-    sizes: tuple[int, ...],
-    steps: tuple[list[str], list[str]],
-) -> Value:
-    """One mask or bias that broadcasts to [B, H, S_q, S_k]."""
-    joined: Value | None = None
-    for value, (view, hides) in zip(masks, views, strict=True):
-        places = tuple(axes[r] if axes[r] >= 0 else -2 - n for n, r in enumerate(order))
-        one = value_along(value, view.axes, places)
-        one = ~one if hides else one
-        one = _merged(one, order, sizes, steps)
-        joined = one if joined is None else joined & one
-    assert joined is not None
-    return joined
-
-
-def _merged(
-    value: Value, order: tuple[str, ...], sizes: tuple[int, ...], steps: tuple[list[str], list[str]]
-) -> Value:
-    """A mask with one axis for all of the batch, and one for all heads."""
-    shape = [int(s) for s in value.shape]
-    merged: list[int] = []
-    for group in steps:
-        places = [order.index(role) for role in group]
-        if all(shape[p] == 1 for p in places):
-            merged.append(1)
-            continue
-        for place in places:
-            shape[place] = sizes[place]
-        merged.append(math.prod(shape[p] for p in places))
-    return value.broadcast_to(tuple(shape)).reshape(*merged, *shape[-2:])
-
-
-def _layout(roles: Roles) -> str:
-    """The layout in which q needs no transpose, if there is one."""
-    order = roles.order("bshd")
-    if order == tuple(range(len(order))):
-        return "bshd"
-    order = roles.order("bhsd")
-    if order == tuple(range(len(order))):
-        return "bhsd"
-    return "bshd" if roles.place < roles.head else "bhsd"
-
-
 def _unscaled(search: Search, value: Value) -> tuple[Value, float]:
     """A value before it was multiplied by a number, and the number."""
     node = value.node
@@ -576,37 +490,6 @@ def _unscaled(search: Search, value: Value) -> tuple[Value, float]:
             if number is not None:
                 return node.inputs[1 - index], number
     return value, 1.0
-
-
-def _ungrouped(value: Value, roles: Roles) -> Value:
-    """Keys or values before each head was repeated for its group of query heads."""
-    node, head = value.node, roles.head
-    if not isinstance(node.op, Reshape) or head < 0:
-        return value
-    spread = node.inputs[0]
-    if not isinstance(spread.node.op, BroadcastInDim) or spread.rank != value.rank + 1:
-        return value
-    shape = list(spread.shape)
-    merged = [*shape[:head], int(shape[head]) * int(shape[head + 1]), *shape[head + 2 :]]
-    source = spread.node.inputs[0]
-    axes = spread.node.op.broadcast_dimensions
-    if merged != list(value.shape):
-        return value
-    kept = tuple(axis for axis in range(spread.rank) if axis != head + 1)
-    if axes == kept and list(source.shape) == [shape[axis] for axis in kept]:
-        return source
-    shape[head + 1] = 1
-    whole = axes == tuple(range(spread.rank)) and list(source.shape) == shape
-    return source if whole else value
-
-
-def _without_group(value: Value, roles: Roles, rank: int) -> Value:
-    """Keys or values without the axis of size 1 along which heads were repeated."""
-    if value.rank == rank:
-        return value
-    shape = list(value.shape)
-    del shape[roles.head + 1]
-    return value.reshape(*shape)
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {DotGeneral: (attention,)}

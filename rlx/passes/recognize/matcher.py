@@ -22,6 +22,7 @@ from rlx.ir.rewrite import Rewritten, Rule, sweep
 from rlx.ops.arithmetic import Add, Div, IntegerPow, Max, Min, Mul, Neg, Pow, Square, Sub
 from rlx.ops.compare import Compare, Select
 from rlx.ops.convert import Convert, Copy, StopGradient
+from rlx.ops.dot import DotGeneral
 from rlx.ops.io import Constant
 from rlx.ops.reduction import Mean, ReduceSum
 from rlx.ops.shape import BroadcastInDim, Expand, Reshape, Tile, Transpose
@@ -54,11 +55,13 @@ class Match:
         what: what is counted in the report, such as ``layer_norm``.
         operands: values of the source graph that the composite reads.
         build: makes the composite of the operands, as they are by then.
+        absorbs: what was counted before and is part of it; empty for nothing.
     """
 
     what: str
     operands: tuple[Value, ...]
     build: Callable[..., Value | tuple[Value, ...]]
+    absorbs: str = ""
 
 
 Matcher: TypeAlias = "Callable[[Search, Node], Match | None]"
@@ -135,11 +138,13 @@ class Search:
     Attributes:
         strict: match only what gives the same bits, up to the order of sums.
         misses: what came near a pattern, by the location's text and what differed.
+        platform: what is compiled for.
     """
 
-    def __init__(self, graph: Graph, strict: bool, misses: dict[str, None]) -> None:
+    def __init__(self, graph: Graph, strict: bool, misses: dict[str, None], platform: str) -> None:
         self.strict = strict
         self.misses = misses
+        self.platform = platform
         self._graph = graph
         self._uses: Counter[Value] = Counter((*graph.outputs, *graph.effects))
         self._numbers: dict[Value, Any] = {}
@@ -394,6 +399,8 @@ class Search:
                 return [(current.operand(0), False), (current.operand(1), False)]
             if isinstance(current.op, Div):
                 return [(current.operand(0), False), (current.operand(1), True)]
+            if isinstance(current.op, DotGeneral) and not current.op.lhs_contracting:
+                return [(part, False) for part in _outer(current, current.op)]
         return None
 
     def vector(self, view: View, axis: int) -> Value | None:
@@ -466,6 +473,22 @@ def _power(base: dict[int, float], exponent: int) -> dict[int, float] | None:
     return made
 
 
+def _outer(view: View, op: DotGeneral) -> list[View]:
+    """Both operands of a product of matrices that sums nothing."""
+    lhs, rhs = view.value.node.inputs
+    batch, left = len(op.lhs_batch), op.lhs_free(lhs.rank)
+    found: list[View] = []
+    for value, paired, free, start in (
+        (lhs, op.lhs_batch, left, batch),
+        (rhs, op.rhs_batch, op.rhs_free(rhs.rank), batch + len(left)),
+    ):
+        axes = [-1] * value.rank
+        for place, axis in (*enumerate(paired), *enumerate(free, start)):
+            axes[axis] = view.axes[place]
+        found.append(View(value, tuple(axes)))
+    return found
+
+
 def _unit_reshape(view: View, x: Value) -> View | None:
     """A reshape that only adds and removes axes of size 1."""
     wide = [
@@ -497,6 +520,7 @@ def find(
     table: Mapping[type[Op], tuple[Matcher, ...]],
     *,
     strict: bool,
+    platform: str,
     counts: Counter[str],
     misses: dict[str, None],
 ) -> Graph:
@@ -506,6 +530,7 @@ def find(
         graph: any graph.
         table: matchers by the op of a pattern's last node.
         strict: whether to match only what gives the same bits.
+        platform: what is compiled for.
         counts: what was found is added here.
         misses: near misses are added here.
     """
@@ -513,7 +538,7 @@ def find(
 
     def start() -> Rule:
         source = next(graphs)
-        matches = Search(source, strict, misses).run(table)
+        matches = Search(source, strict, misses, platform).run(table)
         nodes = iter(source.nodes())
         new: dict[Value, Value] = {}
 
@@ -528,6 +553,8 @@ def find(
             results = made if isinstance(made, tuple) else (made,)
             new.update(zip(node.results, results, strict=True))
             counts[match.what] += 1
+            if counts[match.absorbs]:
+                counts[match.absorbs] -= 1
             return results
 
         return visit
