@@ -117,6 +117,10 @@ def is_product(op: Op) -> bool:
 
 def vector_along(value: Value, axis: int) -> Value | None:
     """The vector that a value repeats along every other axis; None when it is no such thing."""
+    if not value.rank:
+        return None
+    if not 0 <= axis < value.rank:
+        return None
     size = value.shape[axis]
     while value.rank != 1:
         node = value.node

@@ -484,3 +484,17 @@ def test_without_a_target_only_what_has_a_kernel_is_fused() -> None:
     assert Fuse().run(graph, PassContext()) is graph
     assert Fuse().run(graph, has("dot_general")) is graph
     assert names(Fuse().run(graph, has("fused_matmul_bias_act"))) == ["fused_matmul_bias_act"]
+
+
+def test_scalars_are_left_alone() -> None:
+    b = rlx.GraphBuilder("scalars")
+    graph = b.build(b.input("x", "f32[]") + b.input("y", "f32[]"))
+    for target in (None, *FusionTarget):
+        assert Fuse(target=target).run(graph, PassContext()) is graph
+
+
+def test_sums_of_scalars_are_left_alone(rng: np.random.Generator) -> None:
+    b = rlx.GraphBuilder("scalars")
+    x, y = b.input("x", "f32[]"), b.input("y", "f32[]")
+    graph = b.build((x + y).relu())
+    assert names(check(graph, rng)[0]) == ["add", "relu"]
