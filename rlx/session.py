@@ -9,6 +9,7 @@ from rlx.backend import AbstractBackend, backend_for
 from rlx.compiled import CompiledGraph
 from rlx.compiler import Compiler
 from rlx.dims.buckets import buckets_of
+from rlx.dims.constraints import constraints_of
 from rlx.errors import CompileError, DeviceError, did_you_mean
 from rlx.ir.graph import Graph
 from rlx.ir.module import Module, Stage
@@ -24,6 +25,9 @@ from rlx.show.dump import dump
 from rlx.signature import Signature, flat_signature
 from rlx.specializing import Planner
 from rlx.template import AbstractTemplate
+
+_LEAST = (1, 2, 4, 8, 16)
+"""Sizes from which a function may have one graph for all; smaller ones are traced by themselves."""
 
 
 @runtime_checkable
@@ -153,6 +157,8 @@ class Session:
         template: AbstractTemplate | None = None
         if chosen.dim_binding and isinstance(graph, TemplateFunction | TemplatedFunction):
             graph = _traced_at(graph, chosen.dim_binding)
+        if chosen.buckets is not None and isinstance(graph, TemplateFunction):
+            graph = _within_buckets(graph, chosen)
         if isinstance(graph, Graph):
             mir, signature = graph, flat_signature(graph)
         elif isinstance(graph, Module):
@@ -190,6 +196,7 @@ class Session:
             buckets=buckets_of(chosen.buckets, mir.symbols, "CompileOptions.buckets"),
             template=template,
             on_unsafe=chosen.on_unsafe,
+            constraints=constraints_of(chosen.constraints, mir.symbols),
             captured=captured,
         )
         compiled = CompiledGraph(
@@ -293,6 +300,23 @@ def _traced_at(
     if given.template is None or sorted(binding) != list(whole.symbols):
         return given
     return given.template.at(binding)
+
+
+def _within_buckets(
+    given: TemplateFunction, options: CompileOptions
+) -> TracedFunction | TemplateFunction | TemplatedFunction:
+    """The one graph for the sizes in buckets, small ones left out, where there is such a graph."""
+    symbols = given.boundary.symbols
+    buckets = buckets_of(options.buckets, symbols, "CompileOptions.buckets")
+    assert buckets is not None
+    for least in _LEAST:
+        limits = {name: buckets.greatest(name) for name in symbols}
+        if any(most is not None and most < least for most in limits.values()):
+            break
+        found = given.template.bounded({name: (least, limits[name]) for name in symbols})
+        if found is not None:
+            return found
+    return given
 
 
 def _nothing_to_compile(where: str, given: object) -> CompileError:

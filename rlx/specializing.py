@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from rlx import dims
 from rlx.dims import DimExpr
 from rlx.dims.buckets import Buckets
+from rlx.dims.constraints import Constraint, check_constraints
 from rlx.errors import DimError
 from rlx.ir.graph import Graph
 from rlx.passes.bind_dims import bind
@@ -69,6 +70,7 @@ class Planner:
         buckets: Buckets | None = None,
         template: AbstractTemplate | None = None,
         on_unsafe: str = "exact",
+        constraints: Sequence[Constraint] = (),
         captured: Mapping[str, Any] | None = None,
     ) -> None:
         """Plan for a symbolic graph.
@@ -79,15 +81,24 @@ class Planner:
             buckets: what symbols are rounded up to.
             template: traces the function anew.
             on_unsafe: ``"exact"`` compiles what cannot be padded exactly, ``"error"`` refuses it.
+            constraints: checked for every new binding.
             captured: values of the graph's params by name, for comparing traces.
         """
         self._graph = graph
         self._signature = signature
         self._template = template
         self._on_unsafe = on_unsafe
+        self._constraints = (*constraints, *(template.constraints if template else ()))
         self._captured = dict(captured or {})
         self.buckets = buckets
         self._dims = _dims_of(graph)
+        # Binding puts sizes into types and attributes, not into what is only alive in memory.
+        self._is_opaque = any(
+            node.op.op_name == "external"
+            and any(v.type.symbols for v in (*node.inputs, *node.results))
+            for inner in graph.all_graphs()
+            for node in inner.nodes()
+        )
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._padded: dict[Hashable, PaddedGraph | Unsafe] = {}
         self._lock = threading.RLock()
@@ -100,7 +111,7 @@ class Planner:
     @property
     def is_plain(self) -> bool:
         """Whether every binding is compiled by putting its sizes into the graph."""
-        return self.buckets is None and self._template is None
+        return self.buckets is None and self._template is None and not self._constraints
 
     def declared(self) -> list[tuple[str, Shape]]:
         """Name and shape of each input; a function that can be traced anew takes any size."""
@@ -138,6 +149,7 @@ class Planner:
             return made
 
     def _made(self, binding: Mapping[str, int]) -> Plan:
+        check_constraints(self._constraints, binding)
         rounded = dict(binding) if self.buckets is None else self.buckets.rounded(binding)
         template = self._template
         if template is not None:
@@ -150,11 +162,15 @@ class Planner:
                 if not self._is_same(traced.graph, traced.params, binding):
                     return self._traced(binding, f"another graph at {questions}")
         if self.buckets is None:
+            if self._is_opaque and template is not None:
+                return self._traced(binding, "an opaque node is traced for these sizes")
             return Plan(binding, self._signature)
         padded = self._pad(binding, rounded)
         if isinstance(padded, Unsafe):
             if self._on_unsafe == "error":
                 raise padded.error()
+            if self._is_opaque and template is not None:
+                return replace(self._traced(binding, ""), unsafe=str(padded))
             return Plan(binding, self._signature, unsafe=str(padded))
         return Plan(rounded, self._signature, graph=padded.graph, padded=padded)
 
@@ -187,7 +203,7 @@ class Planner:
         for dim in self._dims:
             size = _size(dim, binding)
             if size is None:
-                return f"{dim} without a size"
+                return ", ".join(f"{n} = {binding[n]}" for n in dims.symbols(dim))
             if isinstance(dim, DimExpr) and size in (0, 1):
                 return f"{dim} = {size}"
             other = sizes.setdefault(size, dim)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from rlx.dims.constraints import Constraint
 from rlx.ir.graph import Graph
 from rlx.signature import Signature
 
@@ -34,9 +35,19 @@ class AbstractTemplate(abc.ABC):
 
     Attributes:
         why: why there is no graph for all sizes; empty where there is one.
+        constraints: what callers promise about sizes.
     """
 
     why: str
+    constraints: Sequence[Constraint]
+
+    @abc.abstractmethod
+    def bounded(self, bounds: Mapping[str, tuple[int, int | None]]) -> TracedAt | None:
+        """The trace for all sizes within bounds; None where there is no one graph for them.
+
+        Args:
+            bounds: symbol → (least, greatest or None).
+        """
 
     @abc.abstractmethod
     def at(self, binding: Mapping[str, int]) -> TracedAt:

@@ -145,6 +145,7 @@ _FIELDS: dict[str, tuple[str, Accepts]] = {
         _buckets,
     ),
     "on_unsafe": ("'exact' or 'error'", lambda value: value in ("exact", "error")),
+    "constraints": ("a tuple of texts, such as ('seq % 64 == 0',)", _names),
     "donate": ("a set of input names", _names),
     "resident": ("a mapping (input name → number of the output that feeds it)", _resident),
     "compiler_options": ("a mapping (XLA flag → value)", _is(Mapping)),

@@ -57,10 +57,12 @@ class CompileOptions:
         scan_unroll_max_length: longest loop, in steps, that is unrolled; 0 unrolls none.
         cache_param_invariant: compute what depends on params alone once, in a program of its own,
             and again after ``set_param`` (``RLX_CACHE_PARAM_INVARIANT``).
-        strict: let XLA keep every rounding that the graph asks for.
+        strict: let XLA keep every rounding that the graph asks for, and every pair of ops whose
+            short form has other values: log(exp x) stays infinite where exp x is.
         matmul_precision: ``"default"``, ``"high"`` or ``"highest"``: least precision of matmuls
             and convolutions; None leaves the graph's own.
-        lint_numerics: note constants that hold NaN or infinity in the report
+        lint_numerics: note constants that hold NaN or infinity, and pairs of ops that XLA
+            replaces by a form with other values, in the report
             (``RLX_LINT_NUMERICS``).
         fusion_report: print what was fused and what was missed (``RLX_FUSION_REPORT``).
         dispatch_report: print how nodes are carried out (``RLX_DISPATCH_REPORT``).
@@ -73,6 +75,7 @@ class CompileOptions:
             ``"auto"``. What cannot be proven unchanged by padding is compiled exactly.
         on_unsafe: what to do where an op cannot be padded: ``"exact"`` compiles the sizes as they
             come and says so in ``specializations()``, ``"error"`` refuses.
+        constraints: what holds for symbols at every call, such as ``"seq % 64 == 0"``; checked.
         donate: names of inputs whose buffers a call consumes.
         resident: input name → output that feeds it: inputs that live on the device, as
             ``CompiledGraph.keep`` declares them later.
@@ -111,6 +114,7 @@ class CompileOptions:
     specialization_cache_size: int = 32
     buckets: Mapping[str, Any] | str | None = None
     on_unsafe: str = "exact"
+    constraints: tuple[str, ...] = ()
     donate: frozenset[str] = frozenset()
     resident: Mapping[str, int] = field(default_factory=dict[str, int])
     compiler_options: Mapping[str, Any] = field(default_factory=dict[str, Any])

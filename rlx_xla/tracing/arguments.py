@@ -12,6 +12,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from rlx.dims.constraints import Constraint
 from rlx.errors import ParseError, TraceError
 from rlx.types import TensorType, as_type
 from rlx_xla._jax_compat import keys
@@ -67,6 +68,7 @@ def resolve(
     kwargs: Mapping[str, Any],
     names: Sequence[str],
     params: int | Sequence[int] | type | Callable[..., bool],
+    constraints: Sequence[Constraint] = (),
 ) -> Arguments:
     """Resolve specs such as ``"f32[b, 128]"``, and sort the leaves into inputs and params.
 
@@ -76,11 +78,12 @@ def resolve(
         names: a name for each positional argument.
         params: positions (among ``args``), a class whose instances hold params, a predicate on
             leaf paths, or a filter of a path and what lies there.
+        constraints: what holds for the symbols of specs.
 
     Raises:
         TraceError: a leaf is neither array, scalar nor spec; a position is out of range.
     """
-    scope = SymbolScope()
+    scope = SymbolScope([str(c) for c in constraints])
     made_args = tuple(_abstract_tree(a, scope) for a in args)
     made_kwargs = {k: _abstract_tree(v, scope) for k, v in kwargs.items()}
     positions = _positions(params, len(args))

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rlx.dims.constraints import Constraint, constraint
 from rlx.dtypes import as_dtype
 from rlx.errors import RunError, TraceError, did_you_mean
 from rlx.ir import location as loc
@@ -27,6 +28,13 @@ from rlx_xla.tracing.arguments import (
     whole_params,
 )
 from rlx_xla.tracing.errors import explained, refuse_leaks
+from rlx_xla.tracing.template import (
+    FAILURES,
+    Template,
+    TemplateTraced,
+    declared_symbols,
+    has_symbols,
+)
 from rlx_xla.tracing.traced import Traced
 from rlx_xla.tracing.walk import JaxprWalker
 
@@ -40,9 +48,14 @@ def trace(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
+    constraints: Sequence[str] = (),
     **kwargs: Any,
-) -> Traced:
+) -> Any:
     """Trace a JAX function into an RLX graph.
+
+    With symbols in its specs a function that asks about sizes (``reshape(-1, 4)``, a branch on a
+    dim) has no one graph: the result is then a ``TemplateTraced``, which compiles like any trace
+    and is traced anew for every size.
 
     Args:
         fn: any function that ``jax.jit`` takes.
@@ -55,6 +68,7 @@ def trace(
         static_argnums: positions of arguments that are Python values known when tracing.
         static_argnames: names of such arguments.
         donate_argnums: positions of arguments whose buffers a call may consume.
+        constraints: what holds for symbols at every call, such as ``"seq % 64 == 0"``.
         kwargs: keyword arguments, as ``args``.
 
     Returns:
@@ -64,30 +78,56 @@ def trace(
     Raises:
         TraceError: an argument is neither array, number nor spec, or JAX cannot trace ``fn``.
     """
-    started = time.perf_counter()
     bound, dynamic, dynamic_kwargs, positions = _bind_static(
         fn, args, kwargs, static_argnums, static_argnames
     )
     all_names = argument_names(fn, len(args))
-    resolved = resolve(
-        dynamic,
-        dynamic_kwargs,
-        [all_names[p] for p in positions],
-        _renumber(params, positions),
-    )
+    names = [all_names[p] for p in positions]
+    numbered, donated = _renumber(params, positions), _renumber(donate_argnums, positions)
     name = getattr(fn, "__name__", type(fn).__name__)
-    with explained(name):
-        traced = jx.trace_function(bound, resolved.args, resolved.kwargs)
-    refuse_leaks(traced.jaxpr, len(resolved.leaves), name)
-    jax_seconds = time.perf_counter() - started
-    made = _walk(fn, resolved, traced, _renumber(donate_argnums, positions))
-    seconds = {"jax": jax_seconds, "walk": time.perf_counter() - started - jax_seconds}
-    graph, signature, values, walker = made
-    return Traced(graph, signature, values, seconds, walker.modelled, walker.opaque, resolved)
+    promised = tuple(constraint(text) for text in constraints)
+
+    def once(
+        given: Sequence[Any], named: Mapping[str, Any], more: Sequence[Constraint] = ()
+    ) -> Traced:
+        started = time.perf_counter()
+        holds = (*promised, *more)
+        resolved = resolve(given, named, names, numbered, holds)
+        with explained(name):
+            traced = jx.trace_function(bound, resolved.args, resolved.kwargs)
+        refuse_leaks(traced.jaxpr, len(resolved.leaves), name)
+        jax_seconds = time.perf_counter() - started
+        graph, signature, values, walker = _walk(fn, resolved, traced, donated, holds)
+        seconds = {"jax": jax_seconds, "walk": time.perf_counter() - started - jax_seconds}
+        return Traced(graph, signature, values, seconds, walker.modelled, walker.opaque, resolved)
+
+    if not has_symbols((dynamic, dynamic_kwargs)):
+        return once(dynamic, dynamic_kwargs)
+    template = Template(name, once, dynamic, dynamic_kwargs, names, promised)
+    try:
+        made = once(dynamic, dynamic_kwargs)
+    except FAILURES as error:
+        if template.probe() is not None:
+            raise
+        template.why = str(error).split("\n")[0]
+        resolved = resolve(dynamic, dynamic_kwargs, names, numbered, promised)
+        nothing = jx.trace_function(_nothing, resolved.args, resolved.kwargs)
+        boundary, signature, values, _ = _walk(fn, resolved, nothing, donated, promised)
+        return TemplateTraced(boundary, signature, values, template, resolved)
+    return dataclasses.replace(made, template=template)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> tuple[()]:
+    """Stands for a function of which only the arguments are known."""
+    return ()
 
 
 def _walk(
-    fn: Callable[..., Any], arguments: Arguments, traced: jx.TracedFunction, donated: Any
+    fn: Callable[..., Any],
+    arguments: Arguments,
+    traced: jx.TracedFunction,
+    donated: Any,
+    constraints: Sequence[Constraint],
 ) -> tuple[Graph, Signature, dict[str, Any], JaxprWalker]:
     values: dict[str, Any] = {}
     captured: list[Value] = []
@@ -100,7 +140,7 @@ def _walk(
         captured.append(leaf)
         return leaf
 
-    walker = JaxprWalker(lift)
+    walker = JaxprWalker(lift, declared_symbols(constraints))
     opened = jx.open_jaxpr(traced.jaxpr)
     leaves: list[Value] = []
     with loc.at(loc.UNKNOWN):

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from rlx.ir.graph import Graph
 from rlx.signature import Signature
+from rlx.template import AbstractTemplate
 from rlx_xla.tracing.arguments import Arguments
 
 
@@ -50,6 +51,7 @@ class Traced:
         modelled: how many equations became ops, by primitive.
         opaque: how many became opaque nodes, by primitive.
         arguments: every leaf of the traced function's arguments, params included.
+        template: traces again for given sizes; None where there are no symbols.
     """
 
     graph: Graph
@@ -59,6 +61,7 @@ class Traced:
     modelled: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
     opaque: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
     arguments: Arguments | None = field(default=None, repr=False)
+    template: AbstractTemplate | None = field(default=None, repr=False)
 
     def coverage(self) -> Coverage:
         """Count the equations that became ops and those that became opaque nodes."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
 from rlx import dims
+from rlx.dims import DimExpr
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import TraceError
 from rlx.ir import location as loc
@@ -74,8 +75,16 @@ class JaxprWalker:
         opaque: how many equations became external nodes, by primitive.
     """
 
-    def __init__(self, lift: Callable[[Any, int], Value]) -> None:
-        """Start a trace whose outermost captured arrays are lifted by ``lift``."""
+    def __init__(
+        self, lift: Callable[[Any, int], Value], symbols: Mapping[str, DimExpr] | None = None
+    ) -> None:
+        """Start a trace whose outermost captured arrays are lifted by ``lift``.
+
+        Args:
+            lift: see above.
+            symbols: those that are declared with bounds.
+        """
+        self._declared = symbols
         self.scope = Scope(lift)
         self.modelled: dict[str, int] = {}
         self.opaque: dict[str, int] = {}
@@ -90,7 +99,7 @@ class JaxprWalker:
             return int(size)
         found = self._dims.get(size)
         if found is None:
-            found = self._dims[size] = dims.parse(str(size))
+            found = self._dims[size] = dims.parse(str(size), self._declared)
         return found
 
     def symbols(self) -> dict[str, Any]:

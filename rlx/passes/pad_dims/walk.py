@@ -51,8 +51,8 @@ class Unsafe:
     def error(self) -> DimError:
         """The refusal as an error."""
         return DimError(
-            f"DimError [unsafe padding]: every op is required to be proven unchanged by padding; "
-            f"{self}. Compile this dim exactly (leave it out of buckets), or change the op.",
+            f"DimError [unsafe padding]: {self}. Every op is required to be proven unchanged by "
+            "padding. Compile this dim exactly (leave it out of buckets), or change the op.",
             label="unsafe padding",
         )
 
