@@ -102,9 +102,14 @@ def convert_after_widening(node: Node) -> Value | None:
     if not isinstance(inner.op, Convert):
         return None
     source = inner.inputs[0]
-    if not _holds(node.inputs[0].type.dtype, source.type.dtype):
+    between = node.inputs[0].type.dtype
+    if not _holds(between, source.type.dtype):
         return None
     target = node.types[0].dtype
+    # What does not fit an integer saturates when it comes from a float, and wraps around otherwise.
+    through_float = source.type.dtype.is_integer and between.is_float and target.is_integer
+    if through_float and not _holds(target, source.type.dtype):
+        return None
     made: Value = source if source.type.dtype is target else Convert(dtype=target)(source)
     return made
 

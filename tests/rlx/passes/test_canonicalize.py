@@ -74,6 +74,11 @@ CASES = {
         "%0 = convert(%x) {dtype = f32}: f32[3]; %1 = convert(%0) {dtype = i8}: i8[3]",
         "%0 = convert(%x) {dtype = i8}: i8[3]",
     ),
+    "convert_wider_integer_through_float": (
+        "x: u8[3]",
+        "%0 = convert(%x) {dtype = f32}: f32[3]; %1 = convert(%0) {dtype = i16}: i16[3]",
+        "%0 = convert(%x) {dtype = i16}: i16[3]",
+    ),
     "not_of_not": ("x: bool[3]", "%0 = not(%x): bool[3]; %1 = not(%0): bool[3]", ""),
     "exclusive_sum": (
         "x: f32[3, 4]",
@@ -266,6 +271,14 @@ UNSOUND = {
     "convert_integer_through_float": (
         "x: i32[]",
         "%0 = convert(%x) {dtype = f32}: f32[]; %1 = convert(%0) {dtype = i32}: i32[]",
+    ),
+    "convert_narrower_integer_through_float": (
+        "x: i32[]",
+        "%0 = convert(%x) {dtype = f64}: f64[]; %1 = convert(%0) {dtype = i8}: i8[]",
+    ),
+    "convert_unsigned_through_float": (
+        "x: u16[]",
+        "%0 = convert(%x) {dtype = f32}: f32[]; %1 = convert(%0) {dtype = i16}: i16[]",
     ),
     "convert_through_unsigned": (
         "x: i8[]",
