@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlx.dtypes import DType
 from rlx.errors import DTypeError
 from rlx.ir.op import Op, define_op
 from rlx.ops.patterns import require_one_float
@@ -111,6 +112,8 @@ def one_hot(labels: Value, logits: Value) -> Value:
     from rlx.ops.shape import BroadcastInDim, Iota
 
     axis = logits.rank - 1
+    if labels.dtype.bits < DType.I32.bits:  # the classes need not fit into a narrow dtype
+        labels = labels.convert(DType.I32)
     classes = Iota(dtype=labels.dtype, shape=logits.shape, axis=axis)()
     wanted = BroadcastInDim(shape=logits.shape, broadcast_dimensions=tuple(range(axis)))(labels)
     return Compare(direction=Direction.EQ)(classes, wanted)

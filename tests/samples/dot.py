@@ -186,6 +186,10 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
     op = RaggedDot(preferred_element_type=DType.F32, precision=(DotPrecision.HIGHEST,) * 2)
     inputs = (_numbers(rng, DType.BF16, (65, 7)), _numbers(rng, DType.BF16, (4, 7, 3)))
     yield Sample(op, (*inputs, np.array([20, 0, 40, 3], np.int32)), "bf16 bf16 f32")
+    for integer in (DType.I8, DType.U8):  # places and sums that the dtype cannot hold
+        inputs = (_numbers(rng, DType.F32, (300, 3)), _numbers(rng, DType.F32, (3, 3, 2)))
+        sizes = np.array([100, 20, 100]).astype(integer.numpy)
+        yield Sample(RaggedDot(), (*inputs, sizes), f"300 rows, sizes {integer}")
     for dtype in FLOATS:
         left = np.array([[np.nan, 1], [np.inf, 1], [np.inf, -np.inf]]).astype(dtype.numpy)
         inputs = (left, np.array([[1, 0], [1, 2]]).astype(dtype.numpy))

@@ -63,6 +63,10 @@ def _dynamic(rng: np.random.Generator) -> Iterator[Sample]:
         x, (start,) = draw(rng, DType.F32, (65,)), _starts(rng, dtype, (65,))
         yield Sample(DynamicSlice(sizes=(4,)), (x, start), f"start {dtype}")
         yield Sample(DynamicUpdateSlice(), (x, draw(rng, DType.F32, (4,)), start), f"{dtype}")
+    for dtype in (DType.I4, DType.I8, DType.U8, DType.I16):  # bounds that the dtype cannot hold
+        x, start = draw(rng, DType.F32, (40000,)), np.asarray(rng.integers(0, 8), dtype.numpy)
+        yield Sample(DynamicSlice(sizes=(4,)), (x, start), f"long, start {dtype}")
+        yield Sample(DynamicUpdateSlice(), (x, draw(rng, DType.F32, (4,)), start), f"long {dtype}")
     for shape, sizes in (((), ()), ((0, 3), (0, 2)), ((1,), (1,)), ((63, 2), (0, 1))):
         x, starts = draw(rng, DType.F32, shape), _starts(rng, DType.I32, shape)
         yield Sample(DynamicSlice(sizes=sizes), (x, *starts), f"{shape}")

@@ -23,6 +23,10 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
             for integer in (DType.I32, DType.I64, DType.U8):
                 given = (rng.integers(0, shape[-1], shape[:-1])).astype(integer.numpy)
                 yield Sample(SoftmaxCrossEntropyWithLogits(), (logits, given), f"{label} {integer}")
+    for integer in (DType.I8, DType.U8):  # more classes than the dtype has numbers
+        given = rng.integers(0, 100, 4).astype(integer.numpy)
+        pair = (draw(rng, DType.F32, (4, 300)), given)
+        yield Sample(SoftmaxCrossEntropyWithLogits(), pair, f"300 classes {integer}")
     logits, targets = draw(rng, DType.F32, (4, 3)), draw(rng, DType.F32, (4, 3), low=0.0, high=1.0)
     outside = np.asarray([-1, 3, -(2**31), 1], np.int32)
     yield Sample(SoftmaxCrossEntropyWithLogits(), (logits, outside), "labels outside")

@@ -189,6 +189,8 @@ def _grouped(x: Value, axis: int, group_sizes: Value, prefix: Sequence[int]) -> 
     from rlx.ops.reduction import CumSum
     from rlx.ops.shape import BroadcastInDim, Iota
 
+    if group_sizes.dtype.bits < DType.I32.bits:  # places and sums need not fit into a narrow dtype
+        group_sizes = group_sizes.convert(DType.I32)
     count = group_sizes.shape[-1]
     shape = (count, *x.shape)
     mapped = (0,) if group_sizes.rank == 1 else (*_later(prefix), 0)

@@ -30,7 +30,7 @@ from rlx_xla.lowering.rules import arithmetic
 def dynamic_slice(
     ctx: LoweringContext, op: DynamicSlice, x: ir.Value, *start_indices: ir.Value
 ) -> ir.Value:
-    return stablehlo.dynamic_slice(x, list(start_indices), i64_array(op.sizes))
+    return stablehlo.dynamic_slice(x, _starts(ctx, 1, start_indices), i64_array(op.sizes))
 
 
 @lowers(DynamicUpdateSlice)
@@ -41,7 +41,7 @@ def dynamic_update_slice(
     update: ir.Value,
     *start_indices: ir.Value,
 ) -> ir.Value:
-    return stablehlo.dynamic_update_slice(x, update, list(start_indices))
+    return stablehlo.dynamic_update_slice(x, update, _starts(ctx, 2, start_indices))
 
 
 @lowers(GatherGeneral)
@@ -153,6 +153,16 @@ _COMPLEX_COMBINE: dict[ScatterKind, Callable[[ir.Value, ir.Value], ir.Value]] = 
     ScatterKind.MIN: lambda old, new: arithmetic.lexicographic(old, new, "LT"),
     ScatterKind.MAX: lambda old, new: arithmetic.lexicographic(old, new, "GT"),
 }
+
+
+def _starts(ctx: LoweringContext, first: int, starts: Sequence[ir.Value]) -> list[ir.Value]:
+    """Start indices, from operand ``first``; narrow ones become i32, as bounds need to fit."""
+    types = ctx.input_types[first:]
+    wide = ctx.mlir_type(TensorType(DType.I32))
+    return [
+        start if type_.dtype.bits >= DType.I32.bits else stablehlo.convert(wide, start)
+        for start, type_ in zip(starts, types, strict=True)
+    ]
 
 
 def _at_least_i32(ctx: LoweringContext, indices: ir.Value) -> tuple[ir.Value, TensorType]:
