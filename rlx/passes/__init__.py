@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rlx.passes.pipelines import mir_pipeline as mir_pipeline
     from rlx.passes.precision import ApplyPrecision as ApplyPrecision
     from rlx.passes.prepare import split_param_invariant as split_param_invariant
+    from rlx.passes.protect_values import ProtectValues as ProtectValues
     from rlx.passes.quantize import InsertQDQ as InsertQDQ
     from rlx.passes.quantize import InsertScaledMatmul as InsertScaledMatmul
     from rlx.passes.quantize import PropagateQuantization as PropagateQuantization
@@ -50,6 +51,7 @@ _LAZY = {
     "InsertScaledMatmul": "quantize",
     "LintNumerics": "lint_numerics",
     "PropagateQuantization": "quantize",
+    "ProtectValues": "protect_values",
     "RaiseMatmulPrecision": "matmul_precision",
     "Recognize": "recognize",
     "Specialize": "specialize",

@@ -10,6 +10,7 @@ import numpy as np
 from rlx.ir.graph import Graph, Node
 from rlx.ops.io import Constant
 from rlx.passes.base import AbstractPass, PassContext
+from rlx.passes.protect_values import risky_pairs
 
 
 @final
@@ -17,7 +18,8 @@ from rlx.passes.base import AbstractPass, PassContext
 class LintNumerics(AbstractPass):
     """Adds a note for each constant that is not finite everywhere; changes nothing.
 
-    A folded expression shows here too, so that ``log(0)`` in a graph is found before it runs.
+    A folded expression shows here too, so that ``log(0)`` in a graph is found before it runs. So
+    do pairs of ops that XLA replaces by a form with other values, unless ``strict`` keeps them.
     """
 
     name: ClassVar[str] = "lint-numerics"
@@ -28,6 +30,10 @@ class LintNumerics(AbstractPass):
                 text = _finding(node)
                 if text:
                     ctx.note(text)
+        if not ctx.options.strict:
+            for node, text in risky_pairs(graph):
+                where = f" at {node.location}" if node.location else ""
+                ctx.note(f"XLA replaces {text}{where} by a form with other values; strict keeps it")
         return graph
 
 

@@ -19,6 +19,7 @@ from rlx.passes.inline_calls import InlineCalls
 from rlx.passes.lint_numerics import LintNumerics
 from rlx.passes.matmul_precision import RaiseMatmulPrecision
 from rlx.passes.precision import ApplyPrecision
+from rlx.passes.protect_values import ProtectValues
 from rlx.passes.quantize import InsertScaledMatmul, PropagateQuantization
 from rlx.passes.recognize import Recognize
 from rlx.passes.specialize import Specialize
@@ -88,6 +89,8 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
             if options.matmul_precision
             else ()
         ),
+        # After everything that makes or joins ops: barriers hide what is behind them.
+        *((ProtectValues(),) if options.strict else ()),
         # After everything that may leave a result or a carry without users.
         *((EliminateDeadCode(),) if options.dce else ()),
         # After folding, which shows what is constant.

@@ -16,6 +16,7 @@ from rlx.quant import ScaledQuantConfig
 EVERYTHING = CompileOptions(
     matmul_precision="highest",
     lint_numerics=True,
+    strict=True,
     scaled_quant=ScaledQuantConfig(),
     policy=PrecisionPolicy.AUTO_MIXED_BF16,
 )
