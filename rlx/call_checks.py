@@ -85,3 +85,22 @@ def shape_of(leaf: Value, value: Any) -> tuple[int, ...]:
             f"call: argument {leaf.name!r} is required to be {leaf.type}; "
             "got lists of different lengths. Pass an array."
         ) from error
+
+
+def shapes_of(
+    leaves: Sequence[Value], values: Sequence[Any], keys: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """Sizes of what was given for inputs, by name.
+
+    Args:
+        leaves: the inputs.
+        values: one for each.
+        keys: names of inputs that may be key arrays, whose last axis is hidden.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for leaf, value in zip(leaves, values, strict=True):
+        shape = shape_of(leaf, value)
+        if leaf.name in keys and len(shape) < leaf.type.rank:
+            shape += cast("tuple[int, ...]", leaf.type.shape[-1:])
+        found[leaf.name] = shape
+    return found

@@ -10,7 +10,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from rlx import dims
-from rlx.call_checks import check_names, output_indices, require_mapping, shape_of
+from rlx.call_checks import check_names, output_indices, require_mapping, shapes_of
 from rlx.capabilities import Capabilities
 from rlx.compiler import Compiler
 from rlx.deferred import Specialization, SpecializationCache, Specializations
@@ -562,7 +562,7 @@ class CompiledGraph:
     def _program(self, arrays: Sequence[Any]) -> tuple[Specialization, Mapping[str, int]]:
         if self._static is not None:
             return self._static, {}
-        shapes = {v.name: shape_of(v, x) for v, x in zip(self._fed, arrays, strict=True)}
+        shapes = shapes_of(self._fed, arrays, self.signature.key_inputs)
         if self._kept.feeds:
             shapes.update(self._kept.shapes())
         planner = self._compiler.planner

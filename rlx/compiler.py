@@ -178,6 +178,7 @@ class Compiler:
             signature=signature,
             unsafe=plan.unsafe,
             own=own,
+            started=started,
         )
 
     def _on_device(self, value: Any, type_: TensorType) -> Any:

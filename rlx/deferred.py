@@ -44,6 +44,7 @@ class Specialization:
         unsafe: why it was compiled exactly although its symbols have buckets: op, line, reason.
         own: values of params that only this program has.
         elements: elements of the inputs of the calls of a padded program: actual ones, and all.
+        started: when its compile began, in seconds of ``time.perf_counter``.
     """
 
     binding: Mapping[str, int]
@@ -61,6 +62,7 @@ class Specialization:
     unsafe: str = ""
     own: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     elements: tuple[int, int] = (0, 0)
+    started: float = 0.0
 
     @property
     def is_padded(self) -> bool:

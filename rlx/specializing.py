@@ -88,7 +88,8 @@ class Planner:
         self._signature = signature
         self._template = template
         self._on_unsafe = on_unsafe
-        self._constraints = (*constraints, *(template.constraints if template else ()))
+        promised = (*constraints, *(template.constraints if template else ()))
+        self._constraints = tuple(dict.fromkeys(promised))
         self._captured = dict(captured or {})
         self.buckets = buckets
         self._dims = _dims_of(graph)

@@ -13,19 +13,22 @@ from typing import Any, final, overload
 import jax
 
 from rlx.compiled import CompiledGraph
-from rlx.errors import RunError
+from rlx.errors import RunError, TraceError
 from rlx.options.compile import CompileOptions
 from rlx.report import CompileReport
 from rlx.session import Session
+from rlx.types import TensorType
 from rlx_xla._jax_compat import calls, keys
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla.runtime.client import device_name, find_device
 from rlx_xla.tracing import call_primitive
 from rlx_xla.tracing.arguments import argument_names
+from rlx_xla.tracing.jit_dims import DimSpecs, Ledger, group_key, with_specs
 from rlx_xla.tracing.jit_keys import (
     CallKey,
     JitSpecialization,
+    Storm,
     device_of,
     host_leaf,
     leaf_key,
@@ -52,6 +55,9 @@ def jit(
     static_argnames: Names | None = None,
     donate_argnums: Numbers | None = None,
     donate_argnames: Names | None = None,
+    dims: Any = None,
+    buckets: Any = None,
+    on_unsafe: str | None = None,
 ) -> JitFunction: ...
 
 
@@ -66,6 +72,9 @@ def jit(
     static_argnames: Names | None = None,
     donate_argnums: Numbers | None = None,
     donate_argnames: Names | None = None,
+    dims: Any = None,
+    buckets: Any = None,
+    on_unsafe: str | None = None,
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
 
 
@@ -79,6 +88,9 @@ def jit(
     static_argnames: Names | None = None,
     donate_argnums: Numbers | None = None,
     donate_argnames: Names | None = None,
+    dims: Any = None,
+    buckets: Any = None,
+    on_unsafe: str | None = None,
 ) -> Any:
     """Compile a JAX function with RLX; follows ``jax.jit``.
 
@@ -98,6 +110,12 @@ def jit(
         static_argnames: names of such arguments.
         donate_argnums: positions of arguments whose buffers a call may consume.
         donate_argnames: names of such arguments.
+        dims: one spec per argument, such as ``("f32[n, 3]", None)``, or argument name → spec:
+            calls that differ in the sizes of named dims alone share what is traced. None takes
+            every argument as it comes. The dtype is that of the call.
+        buckets: sizes that named dims are rounded up to: ``{"n": [16, 64]}``, ``"pow2"`` or
+            ``"auto"``; as ``CompileOptions.buckets``.
+        on_unsafe: as ``CompileOptions.on_unsafe``.
 
     Returns:
         The function, with ``lower``, ``trace``, ``eval_shape`` and ``clear_cache`` as ``jax.jit``
@@ -109,11 +127,29 @@ def jit(
         "donate_argnums": donate_argnums,
         "donate_argnames": donate_argnames,
     }
+    options = _with_buckets(options, dims, buckets, on_unsafe)
     named = {name: value for name, value in given.items() if value is not None}
     made = functools.partial(
-        JitFunction, device=device, options=options, params=params, jax_options=named
+        JitFunction, device=device, options=options, params=params, jax_options=named, dims=dims
     )
     return made if fn is None else made(fn)
+
+
+def _with_buckets(
+    options: CompileOptions | None, dims: Any, buckets: Any, on_unsafe: str | None
+) -> CompileOptions | None:
+    """The options with what ``jit`` was given beside them."""
+    chosen = CompileOptions() if options is None else options
+    if buckets is not None:
+        chosen = chosen.replace(buckets=buckets)
+    if on_unsafe is not None:
+        chosen = chosen.replace(on_unsafe=on_unsafe)
+    if chosen.buckets is not None and dims is None:
+        raise TraceError(
+            "jit: buckets round named dims up, so dims is required with them; got dims=None. Name "
+            "the dims, as in dims=('f32[n]',)."
+        )
+    return options if chosen == options else chosen
 
 
 @final
@@ -161,6 +197,7 @@ class JitFunction:
         options: CompileOptions | None = None,
         params: Numbers = (),
         jax_options: dict[str, Any] | None = None,
+        dims: Any = None,
     ) -> None:
         """Wrap a function; nothing is traced yet."""
         functools.update_wrapper(self, fn)
@@ -175,7 +212,11 @@ class JitFunction:
         self._jax: Any = jax.jit(self._traced_function(), **given)
         self._sessions: dict[Any, Session] = {}
         self._programs: dict[CallKey, _Program] = {}
+        self._specs = None if dims is None else DimSpecs(self._roles.name, dims, self._roles.names)
+        self._ledger = Ledger()
         self._last_key: CallKey | None = None
+        self._last_call: CallKey | None = None
+        self._storm = Storm(self._roles.name)
         self._lock = threading.RLock()
         self._quick: Any = _NOTHING
 
@@ -217,6 +258,7 @@ class JitFunction:
         """Forget every compiled program."""
         with self._lock:
             self._programs.clear()
+            self._ledger.clear()
             self._quick = _NOTHING
         self._jax.clear_cache()
 
@@ -231,11 +273,33 @@ class JitFunction:
                 f"report of {self._roles.name}: a compiled program is required; none has been "
                 "compiled yet. Call the function with arrays first."
             )
-        return self._programs[self._last_key].record.report
+        program = self._programs[self._last_key]
+        return program.record.report if self._specs is None else program.compiled.report()
 
-    def specializations(self) -> list[JitSpecialization]:
-        """Records of the compiled programs, in the order of their compiles."""
+    def specializations(self) -> Any:
+        """Records of the compiled programs, in the order of their compiles.
+
+        With ``dims`` they are those of ``CompiledGraph.specializations``.
+        """
+        if self._specs is not None:
+            return self._ledger.records()
         return [program.record for program in self._programs.values()]
+
+    def warm(
+        self, bindings: Any = None, *, threads: int | None = None, progress: bool = False
+    ) -> None:
+        """Compile ahead for sizes of named dims, as ``CompiledGraph.warm`` does.
+
+        Raises:
+            RunError: there are no ``dims``, or the function has not been called yet.
+        """
+        if self._specs is None or self._last_key is None:
+            raise RunError(
+                f"warm of {self._roles.name}: dims and one call are required, which gives the "
+                "dtypes; got neither program nor dims. Call it once with any size."
+            )
+        compiled = self._programs[self._last_key].compiled
+        compiled.warm(bindings, threads=threads, progress=progress)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Find or compile the program of a call; what is JAX's to decide goes to ``jax.jit``."""
@@ -263,15 +327,29 @@ class JitFunction:
             context,
             functools.partial(roles.paths, dynamic, named),
         )
+        specs = None
+        if self._specs is not None:
+            positions = roles.dynamic_positions(len(args))
+            specs = self._specs.leaves(dynamic, named, positions)
+            self._last_call, before = key, self._last_call
+            key, whole = group_key(key, specs), key
+        else:
+            before, whole = self._last_key, key
         program = self._programs.get(key)
         if program is None:
             if calls.is_tracing():  # the function may capture what is being traced
                 return self._jax(*args, **kwargs)
-            program = self._compile(key, args, dynamic, named)
+            reason = whole.difference(before)
+            program = self._compile(key, args, dynamic, named, reason, specs)
+            if specs is None:
+                self._storm.compiled(whole, reason, self._hits())
         else:
             program.record.hits += 1
         self._last_key = key
-        return self._run(program, key, args, dynamic, named, leaves, tree)
+        return self._run(program, whole, args, dynamic, named, leaves, tree)
+
+    def _hits(self) -> int:
+        return sum(program.record.hits for program in self._programs.values())
 
     def _run(
         self,
@@ -318,8 +396,19 @@ class JitFunction:
         args: tuple[Any, ...],
         dynamic: tuple[Any, ...],
         named: dict[str, Any],
+        reason: str,
+        specs: Sequence[TensorType | None] | None,
     ) -> _Program:
-        """Compile a program, unless another thread just did."""
+        """Compile a program, unless another thread just did.
+
+        Args:
+            key: what the program is kept by.
+            args: positional arguments of the call.
+            dynamic: those that are not static.
+            named: dynamic keyword arguments.
+            reason: why it is compiled.
+            specs: the spec of each dynamic leaf, where sizes have names.
+        """
         roles = self._roles
         positions = roles.dynamic_positions(len(args))
         whole = [i for i, p in enumerate(positions) if p in self._params]
@@ -327,7 +416,11 @@ class JitFunction:
             found = self._programs.get(key)
             if found is not None:
                 return found
-            traced = trace(roles.bound(key.static, args, dynamic), *dynamic, params=whole, **named)
+            fn = roles.bound(key.static, args, dynamic)
+            if specs is not None:
+                dynamic, named = with_specs(dynamic, named, specs)
+            constraints = () if specs is None else self._options.constraints
+            traced: Any = trace(fn, *dynamic, params=whole, constraints=constraints, **named)
             arguments = traced.arguments
             if arguments is None:
                 raise RunError(f"jit of {roles.name}: the trace is required to keep its arguments.")
@@ -340,14 +433,15 @@ class JitFunction:
             if session is None:
                 session = self._sessions[device] = Session(device_name(device))
             compiled = session.compile(traced, options=self._options)
-            report = compiled.report()
-            record = JitSpecialization(
-                key.difference(self._last_key),
-                {**traced.seconds, **report.phases},
-                tuple(str(v.type) for v in (*traced.graph.inputs, *traced.graph.params)),
-                session.device,
-                report,
-            )
+            leaves = (*compiled.graph.inputs, *compiled.graph.params)
+            types = tuple(str(v.type) for v in leaves)
+            if specs is None:
+                report = compiled.report()
+                seconds = {**traced.seconds, **report.phases}
+                record = JitSpecialization(reason, seconds, types, session.device, report)
+            else:
+                self._ledger.add(reason, compiled)
+                record = JitSpecialization(reason, {}, types, session.device, None)
             bound = [leaf.name for leaf in arguments.leaves if leaf.param]
             program = self._programs[key] = _Program(compiled, record, whole, bound)
             return program
@@ -395,7 +489,7 @@ class _Roles:
             parameters = []
         self._count = len(parameters)
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self._names = [p.name for p in parameters if p.kind in kinds]
+        self.names = self._names = [p.name for p in parameters if p.kind in kinds]
         self.static_numbers, self.static_names = self._both("static", given)
         self.donate_numbers, self.donate_names = self._both("donate", given)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
@@ -9,8 +10,10 @@ from typing import Any, TypeAlias, final
 import jax
 import numpy as np
 
+from rlx.deferred import STORM
+from rlx.dims.buckets import proposal
 from rlx.dtypes import as_dtype
-from rlx.report import CompileReport
+from rlx.errors import CompileStormWarning
 from rlx_xla._jax_compat import jaxpr as jx
 
 LeafKey: TypeAlias = tuple[Any, tuple[int, ...], bool]
@@ -100,6 +103,7 @@ class JitSpecialization:
         seconds: wall time of the trace and the compile, by phase.
         types: type of each leaf of the arguments, as text.
         device: where it runs.
+        report: what the compile decided and cost.
         hits: calls that used it after the one that compiled it.
     """
 
@@ -107,8 +111,55 @@ class JitSpecialization:
     seconds: dict[str, float]
     types: tuple[str, ...]
     device: str
-    report: CompileReport = field(repr=False)
+    report: Any = field(repr=False)
     hits: int = 0
+
+
+@final
+class Storm:
+    """Counts compiles, and warns once when most calls need one because a size keeps changing."""
+
+    def __init__(self, name: str) -> None:
+        """Count for a function."""
+        self._name = name
+        self._sizes: dict[tuple[str, int], set[int]] = {}
+        self._compiles = 0
+        self._warned = False
+
+    def compiled(self, key: CallKey, reason: str, hits: int) -> None:
+        """Note a compile.
+
+        Args:
+            key: of the call.
+            reason: why it was compiled.
+            hits: calls that found a program, so far.
+        """
+        self._compiles += 1
+        for name, (_, shape, _) in zip(key.paths(), key.leaves, strict=True):
+            for axis, size in enumerate(shape):
+                self._sizes.setdefault((name, axis), set()).add(size)
+        if self._warned or self._compiles < STORM or hits >= self._compiles or not self._sizes:
+            return
+        name, axis = max(self._sizes, key=lambda place: len(self._sizes[place]))
+        sizes = self._sizes[name, axis]
+        if 2 * len(sizes) < self._compiles:
+            return
+        self._warned = True
+        warnings.warn(
+            f"jit of {self._name!r}: few compiles for many calls are expected; {self._compiles} "
+            f"programs were compiled and {hits} calls found theirs. {name} axis {axis} had "
+            f"{len(sizes)} sizes, {min(sizes)} to {max(sizes)}. Name that dim and round it up: "
+            f"dims={{{name!r}: {_spec(key, name, axis)!r}}}, buckets={{'n': {proposal(sizes)}}}.",
+            CompileStormWarning,
+            stacklevel=4,
+        )
+
+
+def _spec(key: CallKey, name: str, axis: int) -> str:
+    """The type of a leaf with one size named ``n``."""
+    dtype, shape, _ = key.leaves[key.paths().index(name)]
+    sizes = ", ".join("n" if i == axis else str(size) for i, size in enumerate(shape))
+    return f"{_label(dtype)}[{sizes}]"
 
 
 def leaf_key(leaf: Any, wide: bool) -> LeafKey | None:

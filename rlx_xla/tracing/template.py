@@ -15,7 +15,7 @@ import numpy as np
 from rlx import dims
 from rlx.dims import DimExpr
 from rlx.dims.constraints import Constraint, constraint
-from rlx.errors import DimError, TraceError
+from rlx.errors import DimError, ParseError, TraceError
 from rlx.ir.graph import Graph
 from rlx.signature import Signature
 from rlx.template import AbstractTemplate
@@ -234,7 +234,13 @@ def has_symbols(tree: Any) -> bool:
 
 def _specs(tree: Any) -> list[TensorType]:
     leaves = jax.tree_util.tree_leaves(tree, is_leaf=_is_spec)
-    return [as_type(leaf) for leaf in leaves if _is_spec(leaf)]
+    found: list[TensorType] = []
+    for leaf in leaves:
+        try:
+            found += [as_type(leaf)] if _is_spec(leaf) else []
+        except ParseError:  # ``resolve`` says what is wrong with it
+            return []
+    return found
 
 
 def _is_spec(leaf: Any) -> bool:
