@@ -160,7 +160,6 @@ _WITHOUT_EFFECT = {
     "disable_mpsgraph": "MPSGraph is a path of Apple's devices, which XLA does not reach.",
     "disable_conv_bias_act_fusion": "XLA fuses bias and activation into convolutions by itself.",
     "no_io_peaks_output": "peaks-only outputs are never chosen here.",
-    "scan_unroll_max_length": "XLA runs loops natively; no pass unrolls them.",
 }
 """Fields that are accepted so that RLX's options carry over; a report names those that were set."""
 

@@ -54,7 +54,8 @@ class CompileOptions:
             params with that value. They cannot be set again.
         quant_param_bindings: param name → packed bytes; otherwise as ``param_bindings``.
         kernel_dispatch: which implementations may be chosen (``RLX_KERNEL_DISPATCH``).
-        scan_unroll_max_length: longest loop, in steps, that is unrolled; 0 unrolls none.
+        scan_unroll_max_length: longest scan, in steps, that is written out where it makes at most
+            4,096 nodes; 0 writes out none.
         cache_param_invariant: compute what depends on params alone once, in a program of its own,
             and again after ``set_param`` (``RLX_CACHE_PARAM_INVARIANT``).
         strict: let XLA keep every rounding that the graph asks for, and every pair of ops whose

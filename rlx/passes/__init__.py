@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlx.passes.fold_constants import FoldConstants as FoldConstants
     from rlx.passes.fuse import Fuse as Fuse
     from rlx.passes.fuse import UnfuseElementwiseRegions as UnfuseElementwiseRegions
+    from rlx.passes.hoist import HoistInvariants as HoistInvariants
     from rlx.passes.inline_calls import InlineCalls as InlineCalls
     from rlx.passes.lint_numerics import LintNumerics as LintNumerics
     from rlx.passes.matmul_precision import RaiseMatmulPrecision as RaiseMatmulPrecision
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rlx.passes.quantize import PropagateQuantization as PropagateQuantization
     from rlx.passes.recognize import Recognize as Recognize
     from rlx.passes.specialize import Specialize as Specialize
+    from rlx.passes.unroll import UnrollScans as UnrollScans
 
 _LAZY = {
     "ApplyPrecision": "precision",
@@ -46,6 +48,7 @@ _LAZY = {
     "EliminateDeadCode": "eliminate_dead",
     "FoldConstants": "fold_constants",
     "Fuse": "fuse",
+    "HoistInvariants": "hoist",
     "InlineCalls": "inline_calls",
     "InsertQDQ": "quantize",
     "InsertScaledMatmul": "quantize",
@@ -56,6 +59,7 @@ _LAZY = {
     "Recognize": "recognize",
     "Specialize": "specialize",
     "UnfuseElementwiseRegions": "fuse",
+    "UnrollScans": "unroll",
     "mir_pipeline": "pipelines",
     "split_param_invariant": "prepare",
 }

@@ -15,6 +15,7 @@ from rlx.passes.eliminate import EliminateCommonSubexpressions
 from rlx.passes.eliminate_dead import DropUnusedParams, EliminateDeadCode
 from rlx.passes.fold_constants import FoldConstants
 from rlx.passes.fuse import Fuse, UnfuseElementwiseRegions
+from rlx.passes.hoist import HoistInvariants
 from rlx.passes.inline_calls import InlineCalls
 from rlx.passes.lint_numerics import LintNumerics
 from rlx.passes.matmul_precision import RaiseMatmulPrecision
@@ -23,6 +24,7 @@ from rlx.passes.protect_values import ProtectValues
 from rlx.passes.quantize import InsertScaledMatmul, PropagateQuantization
 from rlx.passes.recognize import Recognize
 from rlx.passes.specialize import Specialize
+from rlx.passes.unroll import UnrollScans
 
 
 def binding_pipeline(
@@ -50,6 +52,8 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
     passes: tuple[AbstractPass, ...] = (
         # First: a call hides what is inside it from every other pass.
         InlineCalls(),
+        # Before the clean-up of what the steps leave.
+        UnrollScans(max_length=options.scan_unroll_max_length),
         # Early: later passes match the plain forms that this one leaves.
         Canonicalize(),
         # After canonicalize, which makes equal expressions look equal.
@@ -76,6 +80,8 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         # After everything that matches patterns, which casts would break; before folding, which
         # converts constants once.
         *((ApplyPrecision(policy=lowered),) if lowered is not None else ()),
+        # After fusion and casts, which may leave such values; before folding.
+        HoistInvariants(),
         # After elimination, so that one constant is folded once.
         *((FoldConstants(),) if options.constant_folding else ()),
         # After the forms have settled, before the clean-up of what it leaves.
