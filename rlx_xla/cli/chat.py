@@ -1,0 +1,52 @@
+"""``rlx-xla chat``: a conversation with the model of a GGUF file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from rlx_xla.cli.generate import Inputs, MaxTokens, Model, Seed, Temperature, TopP, show, speed
+from rlx_xla.cli.group import Device, Traceback
+from rlx_xla.cli.progress import Steps
+
+
+def chat(
+    model: Model = None,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="What the model is told first.", show_default=False),
+    ] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 0.95,
+    seed: Seed = 0,
+    inputs: Inputs = "int8",
+    device: Device = "cpu",
+    traceback: Traceback = False,
+) -> None:
+    """Talk with the language model of a GGUF file, in its own chat format; an empty line ends.
+
+    Example: rlx-xla chat --system "You answer in one sentence."
+    """
+    from rlx_xla.generation.chat import chat_prompt
+    from rlx_xla.generation.model import LanguageModel
+    from rlx_xla.generation.sampling import SamplingOptions
+
+    steps = Steps()
+    opened = steps.run("open", lambda: LanguageModel(model, device=device, inputs=inputs))
+    options = SamplingOptions(temperature=temperature, top_p=top_p, seed=seed)
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    chat_prompt(opened.tokenizer, [*messages, {"role": "user", "content": "?"}])  # may refuse
+    source = typer.get_text_stream("stdin")
+    while True:
+        steps.console.print("> ", end="")
+        line = source.readline().strip()
+        if not line:
+            return
+        messages.append({"role": "user", "content": line})
+        prompt = chat_prompt(opened.tokenizer, messages)
+        answer = show(opened, prompt, max_tokens=max_tokens, sampling=options, special=True)
+        messages.append({"role": "assistant", "content": answer.strip()})
+        steps.console.print(Text(speed(opened)), style="dim", soft_wrap=True)

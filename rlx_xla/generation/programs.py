@@ -1,0 +1,167 @@
+"""The compiled programs of a language model: one for each size of batch, chunk and cache.
+
+All programs share one set of device arrays for the weights. Caches are donated: a step updates them
+where they lie, and they never leave the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlx.compiled import CompiledGraph
+from rlx.options.compile import CompileOptions
+from rlx.session import Session
+from rlx_xla.generation import sampling
+from rlx_xla.models import decoder
+from rlx_xla.models.decoder_config import DecoderConfig
+from rlx_xla.tracing.trace import trace
+
+STATE = ("offset", "seen", "caches")
+"""Arguments of a step that its results replace."""
+
+
+@final
+@dataclass(frozen=True)
+class State:
+    """What lives on the device between steps.
+
+    Attributes:
+        token: i32[batch, 1], the newest token of each row.
+        logprob: f32[batch], its log-probability in the model.
+        offset: i32[], positions of the caches that are filled.
+        seen: bool[batch, vocabulary], tokens that occurred.
+        caches: keys and values of each layer.
+    """
+
+    token: Any
+    logprob: Any
+    offset: Any
+    seen: Any
+    caches: Any
+
+
+@final
+class Programs:
+    """Compiles on demand, and keeps what it compiled."""
+
+    def __init__(self, session: Session, config: DecoderConfig, params: Mapping[str, Any]) -> None:
+        """Hold a model; nothing is compiled and nothing uploaded yet.
+
+        Args:
+            session: where to run.
+            config: sizes that belong to `params`.
+            params: as `decoder_params.load_params` returns them.
+        """
+        self._session = session
+        self._config = config
+        self._params = params
+        self._compiled: dict[tuple[int, int, int], CompiledGraph] = {}
+
+    def get(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
+        """Return the program for `seq` tokens in each of `batch` rows of `capacity` positions."""
+        key = (batch, seq, capacity)
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(*key)
+        return self._compiled[key]
+
+    def compiled(self) -> Mapping[tuple[int, int, int], CompiledGraph]:
+        """What has been compiled so far, by batch, seq and capacity."""
+        return dict(self._compiled)
+
+    def start(self, batch: int, capacity: int) -> State:
+        """Return an empty state."""
+        config = self._config
+        return State(
+            token=None,
+            logprob=None,
+            offset=jnp.int32(0),
+            seen=jnp.zeros((batch, config.vocabulary), jnp.bool_),
+            caches=decoder.empty_caches(config, batch, capacity),
+        )
+
+    def step(
+        self, state: State, ids: Any, start: Any, settings: Any, seed: Any, capacity: int
+    ) -> State:
+        """Run the model over some tokens and choose the next one; the old state is gone.
+
+        Args:
+            state: as `start` or a step returned it.
+            ids: i32[batch, seq], on the device or not.
+            start: i32[batch], the first position of each row that is not padding.
+            settings: f32[SETTINGS], how to choose.
+            seed: u32[], of the draws.
+            capacity: of the caches.
+        """
+        batch, seq = ids.shape
+        made = self.get(batch, seq, capacity)(
+            ids, start, settings, seed, state.offset, state.seen, state.caches
+        )
+        token, logprob, offset, seen, caches = made
+        return replace(state, token=token, logprob=logprob, offset=offset, seen=seen, caches=caches)
+
+    def _compile(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
+        config = self._config
+        caches = jax.eval_shape(lambda: decoder.empty_caches(config, batch, capacity))
+        abstract = jax.tree_util.tree_map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._params
+        )
+
+        def model(
+            params: Any, ids: Any, start: Any, settings: Any, seed: Any, offset: Any, seen: Any,
+            caches: Any,
+        ) -> Any:  # fmt: skip
+            return _step(config, params, ids, start, settings, seed, offset, seen, caches)
+
+        model.__name__ = config.architecture
+        traced = trace(
+            model,
+            abstract,
+            jax.ShapeDtypeStruct((batch, seq), np.int32),
+            jax.ShapeDtypeStruct((batch,), np.int32),
+            jax.ShapeDtypeStruct((sampling.SETTINGS,), np.float32),
+            jax.ShapeDtypeStruct((), np.uint32),
+            jax.ShapeDtypeStruct((), np.int32),
+            jax.ShapeDtypeStruct((batch, config.vocabulary), np.bool_),
+            caches,
+            params=0,
+        )
+        names = [v.name for v in traced.graph.inputs]
+        donated = frozenset(n for n in names if n.partition("/")[0] in STATE)
+        options = CompileOptions(donate=donated)
+        compiled = self._session.compile(traced, options=options)
+        earlier = next(iter(self._compiled.values()), None)
+        if earlier is not None:
+            compiled.share_params_from(earlier)
+        else:
+            paths = jax.tree_util.tree_leaves(self._params)
+            compiled.set_params(dict(zip(traced.params, paths, strict=True)))
+        return compiled
+
+
+def _step(
+    config: DecoderConfig,
+    params: Any,
+    ids: jax.Array,
+    start: jax.Array,
+    settings: jax.Array,
+    seed: jax.Array,
+    offset: jax.Array,
+    seen: jax.Array,
+    caches: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, Any]:
+    hidden, caches = decoder.forward(params, config, ids, start, offset, caches)
+    after = offset + ids.shape[1]
+    places = offset + jnp.arange(ids.shape[1], dtype=jnp.int32)
+    padding = places[None, :] < start[:, None]
+    rows = jnp.arange(ids.shape[0], dtype=jnp.int32)[:, None]
+    marked = jnp.where(padding, config.vocabulary, ids)  # out of range: dropped
+    seen = seen.at[rows, marked].set(True, mode="drop")
+    logits = decoder.logits_of(params, config, hidden[:, -1])
+    token, logprob = sampling.choose(logits, seen, settings, seed, after)
+    return token[:, None], logprob, after, seen, caches

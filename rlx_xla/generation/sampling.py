@@ -1,0 +1,137 @@
+"""Choosing the next token on the device, without a sort.
+
+The least logit that may still be chosen is found by bisection over the numbers' bits: 32 counts or
+sums over the vocabulary, whatever its size. Tokens that tie with the last one allowed stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rlx.errors import RunError
+
+SETTINGS = 5
+"""Numbers of a `SamplingOptions` as an array: temperature, top_k, top_p, min_p, penalty."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: logits are divided by it; 0 takes the most likely token.
+        top_k: only so many of the most likely tokens may be chosen; 0 for all.
+        top_p: only the most likely tokens that together have this probability; 1 for all.
+        min_p: only tokens with this share of the greatest probability; 0 for all.
+        repetition_penalty: logits of tokens that occurred are divided by it where they are
+            positive, else multiplied; 1 for none.
+        seed: of the draws.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.temperature, "temperature", 0.0 <= self.temperature < math.inf, "≥ 0")
+        _require(self.top_k, "top_k", 0 <= self.top_k < 2**24, "from 0 to 2²⁴ − 1")
+        _require(self.top_p, "top_p", 0.0 < self.top_p <= 1.0, "> 0 and ≤ 1")
+        _require(self.min_p, "min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1")
+        good = 0.0 < self.repetition_penalty < math.inf
+        _require(self.repetition_penalty, "repetition_penalty", good, "> 0")
+        _require(self.seed, "seed", 0 <= self.seed < 2**32, "from 0 to 2³² − 1")
+
+    def array(self) -> np.ndarray:
+        """The settings as f32[SETTINGS], in the order of ``SETTINGS``; the seed is apart."""
+        values = (self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty)
+        return np.asarray(values, np.float32)
+
+
+def _require(value: float, name: str, good: bool, wanted: str) -> None:
+    if not good:
+        raise RunError(f"sampling [{name}]: {name} must be {wanted}; got {value}. Change it.")
+
+
+def choose(
+    logits: jax.Array, seen: jax.Array, settings: jax.Array, seed: jax.Array, place: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the next token of each row, and its log-probability in the model.
+
+    Args:
+        logits: f32[batch, vocabulary].
+        seen: bool[batch, vocabulary], tokens that occurred.
+        settings: f32[SETTINGS].
+        seed: u32[].
+        place: i32[], the position of the new token; draws differ between positions.
+
+    Returns:
+        i32[batch] and f32[batch].
+    """
+    temperature, penalty = settings[0], settings[4]
+    punished = jnp.where(logits > 0, logits / penalty, logits * penalty)
+    adjusted = jnp.where(seen, punished, logits)
+
+    def draw() -> jax.Array:
+        scaled = adjusted / temperature
+        allowed = scaled >= _least(scaled, settings)[:, None]
+        key = jax.random.fold_in(jax.random.PRNGKey(seed), place)
+        noise = jax.random.gumbel(key, scaled.shape, jnp.float32)
+        return jnp.argmax(jnp.where(allowed, scaled + noise, -jnp.inf), axis=-1).astype(jnp.int32)
+
+    def greedy() -> jax.Array:
+        return jnp.argmax(adjusted, axis=-1).astype(jnp.int32)
+
+    token = lax.cond(temperature > 0, draw, greedy)
+    chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
+    return token, chosen - jax.nn.logsumexp(logits, axis=-1)
+
+
+def _least(scaled: jax.Array, settings: jax.Array) -> jax.Array:
+    """The least logit of each row that top_k, top_p and min_p all allow, f32[batch]."""
+    size = scaled.shape[-1]
+    top = scaled.max(axis=-1)
+    wanted = jnp.where(settings[1] > 0, jnp.minimum(settings[1], size), size)
+    by_count = _bisect(scaled, lambda kept: kept.sum(axis=-1).astype(jnp.float32) >= wanted)
+    # RLX's order: top_p looks at what top_k left.
+    left = scaled >= by_count[:, None]
+    shares = jnp.where(left, jnp.exp(scaled - top[:, None]), 0.0)
+    mass = settings[2] * shares.sum(axis=-1)
+    by_mass = _bisect(scaled, lambda kept: jnp.where(kept, shares, 0.0).sum(axis=-1) >= mass)
+    by_mass = jnp.where(settings[2] < 1, by_mass, -jnp.inf)
+    least = jnp.maximum(jnp.maximum(by_count, by_mass), top + jnp.log(settings[3]))
+    return jnp.minimum(least, top)
+
+
+def _bisect(scaled: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """The greatest number of each row such that what is not below it is enough."""
+    ordered = _ordered(scaled)
+
+    def step(bit: jax.Array, found: jax.Array) -> jax.Array:
+        trial = found | (jnp.uint32(1) << (jnp.uint32(31) - bit.astype(jnp.uint32)))
+        return jnp.where(enough(ordered >= trial[:, None]), trial, found)
+
+    found = lax.fori_loop(0, 32, step, jnp.zeros(scaled.shape[:1], jnp.uint32))
+    return _from_ordered(found)
+
+
+def _ordered(x: jax.Array) -> jax.Array:
+    """Numbers as u32 in the same order."""
+    bits = lax.bitcast_convert_type(x, jnp.uint32)
+    return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
+
+
+def _from_ordered(bits: jax.Array) -> jax.Array:
+    plain = jnp.where(bits >> 31 == 1, bits & jnp.uint32(0x7FFFFFFF), ~bits)
+    return lax.bitcast_convert_type(plain, jnp.float32)

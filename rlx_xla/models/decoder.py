@@ -1,0 +1,236 @@
+"""Decoder-only language models in plain JAX, with caches of keys and values on the device.
+
+The Llama family (Llama, Mistral, SmolLM, Qwen 2 and 3) and Gemma 3.
+
+One function serves for a prompt's tokens and for one new token. Rows of a batch end at the same
+position of the caches; a shorter prompt starts later.
+
+Attention reads the caches in blocks, and only those that hold something that is seen, so that the
+time does not depend on their capacity. Softmax is computed as the blocks come.
+
+Source: Touvron et al. 2023, arXiv:2302.13971; Gemma team 2025, arXiv:2503.19786; Milakov and
+Gimelshein 2018, arXiv:1805.02867 (softmax in one pass).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rlx_xla.models.decoder_config import DecoderConfig
+from rlx_xla.models.packed import product, rows_of
+
+BLOCK = 128
+"""Positions of the caches that attention reads at once; capacities are multiples of it."""
+
+HIDDEN = -1e30
+"""The score of what must not be seen; finite, so that a row that sees nothing has no NaN."""
+
+Params: TypeAlias = Mapping[str, Any]
+Cache: TypeAlias = "tuple[jax.Array, jax.Array]"
+
+
+def forward(
+    params: Params,
+    config: DecoderConfig,
+    ids: jax.Array,
+    start: jax.Array,
+    offset: jax.Array,
+    caches: Sequence[Cache],
+) -> tuple[jax.Array, list[Cache]]:
+    """Return the last hidden states of some tokens, and the caches with their keys and values.
+
+    Args:
+        params: as `decoder_params.load_params` returns them.
+        config: sizes that belong to `params`.
+        ids: i32[batch, seq], tokens at cache positions `offset` … `offset + seq − 1`.
+        start: i32[batch], the first position of each row that is not padding.
+        offset: i32[], positions of the caches that are filled.
+        caches: per layer keys f32[batch, kv_heads, capacity, head_size] and values, zeros at first.
+
+    Returns:
+        f32[batch, seq, width], normalised, and the new caches.
+    """
+    x = rows_of(params["embedding"], ids) * jnp.float32(config.embedding_scale)
+    places = offset + jnp.arange(ids.shape[1], dtype=jnp.int32)
+    positions = jnp.maximum(places[None, :] - start[:, None], 0)
+    angles = {
+        windowed: _angles(config, params.get("rope_factors"), positions, windowed)
+        for windowed in {config.has_window(i) for i in range(config.layers)}
+    }
+    made: list[Cache] = []
+    for i, layer in enumerate(params["layers"]):
+        windowed = config.has_window(i)
+        normed = rms_norm(x, layer["attention_norm"], config.eps)
+        attended, cache = _attention(
+            layer, config, normed, angles[windowed], places, start, caches[i],
+            config.window if windowed else 0,
+        )  # fmt: skip
+        if "attention_post_norm" in layer:
+            attended = rms_norm(attended, layer["attention_post_norm"], config.eps)
+        x = x + attended
+        fed = _feed_forward(layer, config, rms_norm(x, layer["feed_norm"], config.eps))
+        if "feed_post_norm" in layer:
+            fed = rms_norm(fed, layer["feed_post_norm"], config.eps)
+        x = x + fed
+        made.append(cache)
+    return rms_norm(x, params["norm"], config.eps), made
+
+
+def logits_of(params: Params, config: DecoderConfig, hidden: jax.Array) -> jax.Array:
+    """Return the logits f32[..., vocabulary] of hidden states f32[..., width]."""
+    logits = product(hidden, params.get("head", params["embedding"]))
+    if config.final_softcap:
+        cap = jnp.float32(config.final_softcap)
+        logits = cap * jnp.tanh(logits / cap)
+    return logits
+
+
+def empty_caches(config: DecoderConfig, batch: int, capacity: int) -> list[Cache]:
+    """Return caches without content; `capacity` is in positions."""
+    sizes = (config.head_size, config.value_size)
+    shape = (batch, config.kv_heads, capacity)
+    return [
+        (jnp.zeros((*shape, sizes[0]), jnp.float32), jnp.zeros((*shape, sizes[1]), jnp.float32))
+        for _ in range(config.layers)
+    ]
+
+
+def rms_norm(x: jax.Array, gain: jax.Array, eps: float) -> jax.Array:
+    """Return x / sqrt(mean(x², last axis) + eps) · gain."""
+    mean = jnp.mean(x * x, axis=-1, keepdims=True)
+    return x * lax.rsqrt(mean + jnp.float32(eps)) * gain
+
+
+def _angles(
+    config: DecoderConfig, factors: Any, positions: jax.Array, windowed: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Cosines and sines f32[batch, 1, seq, rope_size / 2] of the rotations."""
+    base = config.rope_local_base if windowed else config.rope_base
+    scale = 1.0 if windowed else config.rope_scale
+    places = np.arange(0, config.rope_size, 2, dtype=np.float64)
+    rates = jnp.asarray((base ** (-places / config.rope_size) / scale).astype(np.float32))
+    if factors is not None and not windowed:
+        rates = rates / factors
+    angles = positions.astype(jnp.float32)[:, None, :, None] * rates
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def _rotated(config: DecoderConfig, x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """x[batch, heads, seq, head_size] with its first `rope_size` features rotated."""
+    cos, sin = angles
+    size = config.rope_size
+    if config.rope_pairs:
+        pairs = x[..., :size].reshape(*x.shape[:-1], size // 2, 2)
+        first, second = pairs[..., 0], pairs[..., 1]
+    else:
+        first, second = x[..., : size // 2], x[..., size // 2 : size]
+    turned = (first * cos - second * sin, first * sin + second * cos)
+    if config.rope_pairs:
+        done = jnp.stack(turned, axis=-1).reshape(*x.shape[:-1], size)
+    else:
+        done = jnp.concatenate(turned, axis=-1)
+    return done if size == x.shape[-1] else jnp.concatenate([done, x[..., size:]], axis=-1)
+
+
+def _attention(
+    layer: Params,
+    config: DecoderConfig,
+    x: jax.Array,
+    angles: tuple[jax.Array, jax.Array],
+    places: jax.Array,
+    start: jax.Array,
+    cache: Cache,
+    window: int,
+) -> tuple[jax.Array, Cache]:
+    batch, seq = x.shape[0], x.shape[1]
+
+    def heads(name: str, count: int, size: int) -> jax.Array:
+        y = product(x, layer[name])
+        if f"{name}_bias" in layer:
+            y = y + layer[f"{name}_bias"]
+        return y.reshape(batch, seq, count, size).transpose(0, 2, 1, 3)
+
+    q = heads("query", config.heads, config.head_size)
+    k = heads("key", config.kv_heads, config.head_size)
+    v = heads("value", config.kv_heads, config.value_size)
+    if "query_norm" in layer:
+        q = rms_norm(q, layer["query_norm"], config.eps)
+        k = rms_norm(k, layer["key_norm"], config.eps)
+    q = _rotated(config, q, angles) * jnp.float32(config.query_scale)
+    k = _rotated(config, k, angles)
+    zero, offset = jnp.int32(0), places[0]
+    keys = lax.dynamic_update_slice(cache[0], k, (zero, zero, offset, zero))
+    values = lax.dynamic_update_slice(cache[1], v, (zero, zero, offset, zero))
+    y = attend(q, keys, values, places, start, window)
+    y = y.transpose(0, 2, 1, 3).reshape(batch, seq, config.heads * config.value_size)
+    return product(y, layer["output"]), (keys, values)
+
+
+def attend(
+    q: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    places: jax.Array,
+    start: jax.Array,
+    window: int,
+) -> jax.Array:
+    """Return causal attention over the filled part of a cache, f32[batch, heads, seq, value_size].
+
+    Args:
+        q: f32[batch, heads, seq, size], scaled.
+        keys: f32[batch, kv_heads, capacity, size].
+        values: f32[batch, kv_heads, capacity, value_size].
+        places: i32[seq], the queries' positions in the cache, one after another.
+        start: i32[batch], the first position that a row may see.
+        window: positions seen, itself included; 0 for all.
+    """
+    batch, heads, seq, size = q.shape
+    kv_heads, value_size = keys.shape[1], values.shape[3]
+    group = heads // kv_heads
+    grouped = q.reshape(batch, kv_heads, group * seq, size)
+    first = jnp.min(start)
+    if window:
+        first = jnp.maximum(first, places[0] - (window - 1))
+    last = places[-1] // BLOCK + 1
+
+    def block(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        top, total, summed = state
+        at = index * BLOCK
+        k = lax.dynamic_slice_in_dim(keys, at, BLOCK, axis=2)
+        v = lax.dynamic_slice_in_dim(values, at, BLOCK, axis=2)
+        scores = jnp.einsum("bhqd,bhsd->bhqs", grouped, k)
+        scores = scores.reshape(batch, kv_heads, group, seq, BLOCK)
+        there = at + jnp.arange(BLOCK, dtype=jnp.int32)
+        seen = there[None, :] <= places[:, None]
+        if window:
+            seen = seen & (there[None, :] > places[:, None] - window)
+        seen = seen[None] & (there[None, None, :] >= start[:, None, None])
+        scores = jnp.where(seen[:, None, None], scores, jnp.float32(HIDDEN))
+        higher = jnp.maximum(top, scores.max(axis=-1))
+        shrunk = jnp.exp(top - higher)
+        weights = jnp.exp(scores - higher[..., None])
+        added = jnp.einsum("bhqs,bhsd->bhqd", weights.reshape(*grouped.shape[:3], BLOCK), v)
+        added = added.reshape(batch, kv_heads, group, seq, value_size)
+        total = total * shrunk + weights.sum(axis=-1)
+        return higher, total, summed * shrunk[..., None] + added
+
+    shape = (batch, kv_heads, group, seq)
+    state = (
+        jnp.full(shape, HIDDEN, jnp.float32),
+        jnp.zeros(shape, jnp.float32),
+        jnp.zeros((*shape, value_size), jnp.float32),
+    )
+    _, total, summed = lax.fori_loop(first // BLOCK, last, block, state)
+    return (summed / total[..., None]).reshape(batch, heads, seq, value_size)
+
+
+def _feed_forward(layer: Params, config: DecoderConfig, x: jax.Array) -> jax.Array:
+    gate = product(x, layer["gate"])
+    gate = jax.nn.gelu(gate, approximate=True) if config.gelu else jax.nn.silu(gate)
+    return product(gate * product(x, layer["up"]), layer["down"])

@@ -1,0 +1,180 @@
+"""Sizes and kinds of a decoder-only language model, read from a GGUF file's metadata."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from rlx.errors import FormatError, did_you_mean
+
+ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3")
+"""Values of ``general.architecture`` that are known; Mistral and SmolLM files say ``llama``."""
+
+MAX_SIZE = 1 << 24
+"""No size of a model is larger: a file that says so is damaged."""
+
+GEMMA_PATTERN = 6  # of so many layers in a row the last one sees everything
+GEMMA_LOCAL_BASE = 10_000.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """What the model function needs to know.
+
+    Attributes:
+        architecture: one of ``ARCHITECTURES``.
+        layers: blocks one after another.
+        width: features of a token.
+        inner: features inside the feed-forward half.
+        heads: query heads.
+        kv_heads: key and value heads; divides ``heads``.
+        head_size: features of a head's queries and keys.
+        value_size: features of a head's values.
+        vocabulary: rows of the embedding.
+        context: most positions that the model was trained for.
+        eps: added to mean squares.
+        rope_base: base of the rotation's wavelengths.
+        rope_local_base: the same in layers with a window.
+        rope_scale: positions are divided by it, in layers without a window.
+        rope_size: features of a head that rotate.
+        rope_pairs: rotate neighbours (2i, 2i + 1) instead of halves (i, i + size / 2).
+        window: positions that a windowed layer sees, itself included; 0 for none.
+        window_pattern: of so many layers in a row all but the last have the window.
+        gelu: the feed-forward gate is GELU (tanh form) instead of SiLU.
+        embedding_scale: embeddings are multiplied by it.
+        query_scale: scores are multiplied by it.
+        final_softcap: logits become cap · tanh(logits / cap); 0 for none.
+    """
+
+    architecture: str
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    value_size: int
+    vocabulary: int
+    context: int
+    eps: float
+    rope_base: float
+    rope_local_base: float
+    rope_scale: float
+    rope_size: int
+    rope_pairs: bool
+    window: int
+    window_pattern: int
+    gelu: bool
+    embedding_scale: float
+    query_scale: float
+    final_softcap: float
+
+    def has_window(self, layer: int) -> bool:
+        """Tell whether a layer sees only the last ``window`` positions."""
+        return self.window > 0 and (layer + 1) % self.window_pattern != 0
+
+
+def read_config(metadata: Mapping[str, Any], *, vocabulary: int) -> DecoderConfig:
+    """Return the config that a file's metadata describes.
+
+    Args:
+        metadata: of the file.
+        vocabulary: rows of the embedding tensor.
+
+    Raises:
+        FormatError: an unknown architecture, or a size that is missing or impossible.
+    """
+    keys = _Keys(metadata)
+    name = keys.architecture
+    heads = keys.size("attention.head_count")
+    width = keys.size("embedding_length")
+    kv_heads = keys.size("attention.head_count_kv", heads)
+    head_size = keys.size("attention.key_length", max(1, width // heads))
+    rope_size = keys.size("rope.dimension_count", head_size)
+    gemma = name == "gemma3"
+    if heads % kv_heads:
+        keys.fail("attention.head_count", f"a multiple of {kv_heads}, the key heads", heads)
+    if rope_size > head_size or rope_size % 2:
+        keys.fail("rope.dimension_count", f"even and at most {head_size}", rope_size)
+    return DecoderConfig(
+        architecture=name,
+        layers=keys.size("block_count"),
+        width=width,
+        inner=keys.size("feed_forward_length"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        value_size=keys.size("attention.value_length", head_size),
+        vocabulary=vocabulary,
+        context=keys.size("context_length"),
+        eps=keys.number("attention.layer_norm_rms_epsilon"),
+        rope_base=keys.number("rope.freq_base", 10_000.0),
+        rope_local_base=keys.number("rope.local.freq_base", GEMMA_LOCAL_BASE),
+        rope_scale=keys.rope_scale(),
+        rope_size=rope_size,
+        rope_pairs=name == "llama",
+        window=keys.size("attention.sliding_window", 0) if gemma else 0,
+        window_pattern=keys.size("attention.sliding_window_pattern", GEMMA_PATTERN),
+        gelu=gemma,
+        embedding_scale=math.sqrt(width) if gemma else 1.0,
+        query_scale=_query_scale(keys, head_size, heads, width),
+        final_softcap=keys.number("final_logit_softcapping", 0.0),
+    )
+
+
+def _query_scale(keys: _Keys, head_size: int, heads: int, width: int) -> float:
+    # The 27-billion model of Gemma 3, which 62 layers tell, divides by another size.
+    big = keys.architecture == "gemma3" and keys.size("block_count") == 62
+    return 1.0 / math.sqrt(width // heads if big else head_size)
+
+
+@final
+class _Keys:
+    """The metadata of one architecture."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+        name = metadata.get("general.architecture")
+        if name not in ARCHITECTURES:
+            hint = did_you_mean(name, ARCHITECTURES) if isinstance(name, str) else ""
+            raise FormatError(
+                "gguf model [architecture]: general.architecture is required to be one of "
+                f"{', '.join(ARCHITECTURES)}; got {name!r}.{hint} Use a file of a known family."
+            )
+        self.architecture: str = name
+
+    def fail(self, key: str, wanted: str, found: object) -> None:
+        """Raise for a value that no model has."""
+        raise FormatError(
+            f"gguf model [metadata]: {self.architecture}.{key} is required to be {wanted}; got "
+            f"{found!r}. The file is damaged or of another kind."
+        )
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number ≥ 1 (≥ 0 where the default is 0)."""
+        value = self._metadata.get(f"{self.architecture}.{key}", default)
+        least = 0 if default == 0 else 1
+        if type(value) is not int or not least <= value <= MAX_SIZE:
+            self.fail(key, f"a whole number from {least} to {MAX_SIZE}", value)
+            raise AssertionError
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number ≥ 0."""
+        value = self._metadata.get(f"{self.architecture}.{key}", default)
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            self.fail(key, "a finite number ≥ 0", value)
+            raise AssertionError
+        return float(value)
+
+    def rope_scale(self) -> float:
+        """The factor of linear scaling; 1 for none."""
+        kind = self._metadata.get(f"{self.architecture}.rope.scaling.type", "linear")
+        if kind == "none":
+            return 1.0
+        if kind != "linear":
+            self.fail("rope.scaling.type", "'none' or 'linear'", kind)
+        return self.number("rope.scaling.factor", 1.0) or 1.0

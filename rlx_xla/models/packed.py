@@ -1,0 +1,162 @@
+"""Packed weights in JAX functions: leaves of a params tree that keep their quantised bytes.
+
+A product with a ``PackedWeight`` traces to one ``dequant_matmul`` node and a lookup to one
+``dequant_gather``. Under ``jax.jit`` alone they are what those ops are made of.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlx.dtypes import DType, as_dtype
+from rlx.errors import ShapeError
+from rlx.ir.builder import GraphBuilder
+from rlx.ops.quantized import DequantGather, DequantMatmul
+from rlx.quant.packed import decode
+from rlx.quant.schemes import QuantScheme
+from rlx.types import TensorType
+from rlx_xla.tracing.to_jax import to_jax
+
+ROWS = "rows"
+"""The symbol for the rows of a product, whatever JAX calls their number."""
+
+
+SMALL_BLOCK = 32
+
+INPUTS = ("exact", "int8")
+
+
+@final
+@dataclass(frozen=True)
+class PackedWeight:
+    """A quantised matrix of N outputs and K inputs, stored by rows of blocks.
+
+    Attributes:
+        codes: u8[N, bytes of a row].
+        scheme: the display name of a GGUF ``QuantScheme``, such as ``gguf_q4k``.
+        inputs: what a product takes in: ``"exact"``, or ``"int8"`` for inputs rounded to signed
+            bytes with a scale for each 32 (256 for K-quants), as llama.cpp rounds them.
+    """
+
+    codes: Any
+    scheme: str
+    inputs: str = "exact"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N and K."""
+        scheme = QuantScheme.parse(self.scheme)
+        rows, width = self.codes.shape
+        return rows, width // scheme.block_bytes * scheme.block_size
+
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """The numbers, f32[N, K]."""
+        return decode(QuantScheme.parse(self.scheme), np.asarray(self.codes))
+
+
+jax.tree_util.register_dataclass(
+    PackedWeight, data_fields=["codes"], meta_fields=["scheme", "inputs"]
+)
+
+Weight: TypeAlias = "PackedWeight | jax.Array | np.ndarray[Any, Any]"
+"""A matrix [N, K]: packed, or an array of any floating dtype."""
+
+
+def product(x: jax.Array, weight: Weight) -> jax.Array:
+    """Return x times a weight: y[..., n] = Σ_k x[..., k] · w[n, k].
+
+    Args:
+        x: float[..., K].
+        weight: [N, K].
+
+    Returns:
+        Dtype of x, [..., N]; sums are f32.
+
+    Raises:
+        ShapeError: the sizes K differ.
+    """
+    _require_inner("product", x.shape[-1], weight)
+    if not isinstance(weight, PackedWeight):
+        wide = jnp.asarray(weight).astype(jnp.float32)
+        return jnp.einsum("...k,nk->...n", x.astype(jnp.float32), wide).astype(x.dtype)
+    call = _matmul(weight.scheme, as_dtype(np.dtype(x.dtype)), tuple(weight.codes.shape))
+    flat = x.reshape(-1, x.shape[-1])
+    if weight.inputs == "int8":
+        flat = rounded(flat, QuantScheme.parse(weight.scheme).block_size)
+    return call(flat, weight.codes).reshape(*x.shape[:-1], weight.codes.shape[0])
+
+
+def rounded(x: jax.Array, block: int) -> jax.Array:
+    """Return x[rows, K] rounded to signed bytes, each block of a row with its own scale.
+
+    The scale is max |x| / 127; for blocks of 32 it is an f16 number, as files store it.
+
+    Args:
+        x: float[rows, K].
+        block: elements that share a scale, 32 or 256; divides K.
+    """
+    blocks = x.astype(jnp.float32).reshape(x.shape[0], -1, block)
+    scale = jnp.max(jnp.abs(blocks), axis=-1, keepdims=True) / jnp.float32(127)
+    codes = jnp.round(blocks * jnp.where(scale > 0, 1 / scale, 0.0))
+    if block == SMALL_BLOCK:
+        scale = scale.astype(jnp.float16).astype(jnp.float32)
+    return (codes * scale).reshape(x.shape).astype(x.dtype)
+
+
+def rows_of(weight: Weight, indices: jax.Array) -> jax.Array:
+    """Return rows of a weight, f32[indices.dims ++ [K]]; indices outside are clipped.
+
+    Args:
+        weight: [N, K].
+        indices: i32[...].
+    """
+    if not isinstance(weight, PackedWeight):
+        return jnp.take(jnp.asarray(weight), indices, axis=0, mode="clip").astype(jnp.float32)
+    call = _gather(weight.scheme, tuple(weight.codes.shape))
+    return call(weight.codes, indices.reshape(-1)).reshape(*indices.shape, weight.shape[1])
+
+
+def unpacked(params: Any, dtype: Any = np.float32) -> Any:
+    """Return a params tree with every packed weight as an array of numbers.
+
+    Args:
+        params: any tree.
+        dtype: of the arrays that packed weights become.
+    """
+    return jax.tree_util.tree_map(
+        lambda leaf: leaf.numbers().astype(dtype) if isinstance(leaf, PackedWeight) else leaf,
+        params,
+        is_leaf=lambda leaf: isinstance(leaf, PackedWeight),
+    )
+
+
+def _require_inner(where: str, inner: Any, weight: Weight) -> None:
+    if weight.shape[-1] != inner:
+        raise ShapeError(
+            f"{where}: the last axis of x is required to be K of the weight {list(weight.shape)}; "
+            f"got {inner}. Check which weight is which."
+        )
+
+
+@functools.lru_cache(maxsize=256)
+def _matmul(scheme: str, dtype: DType, codes: tuple[int, int]) -> Callable[..., Any]:
+    builder = GraphBuilder("packed_product")
+    inner = PackedWeight(np.empty(codes, np.uint8), scheme).shape[1]
+    x = builder.input("x", f"{dtype}[{ROWS}, {inner}]")
+    weight = builder.input("weight", TensorType(DType.U8, codes))
+    return to_jax(builder.build(DequantMatmul(scheme=scheme)(x, weight)))
+
+
+@functools.lru_cache(maxsize=256)
+def _gather(scheme: str, codes: tuple[int, int]) -> Callable[..., Any]:
+    builder = GraphBuilder("packed_rows")
+    weight = builder.input("weight", TensorType(DType.U8, codes))
+    indices = builder.input("indices", f"i32[{ROWS}]")
+    return to_jax(builder.build(DequantGather(scheme=scheme)(weight, indices)))
