@@ -196,3 +196,12 @@ def test_the_handler_refuses_a_key_it_cannot_order() -> None:
                 num_keys=1,
             )
         )
+
+
+def test_under_donation(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(40, 60)).astype(np.float32)
+    ours = rlx_xla.jit(jnp.sort, donate_argnums=0)
+    given = jnp.asarray(x)
+    np.testing.assert_array_equal(ours(given), np.sort(x))
+    assert given.is_deleted()
+    assert _kernels(ours) == ["sort.cpu.ffi"]
