@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlx_xla.cli import bench, demo, doctor, embed, preflight, report, trace
+from rlx_xla.cli import bench, chat, demo, doctor, embed, generate, preflight, report, trace
 from rlx_xla.cli.group import CommandGroup, Traceback
 
 DISTRIBUTIONS = ("rlx-xla", "jax", "jaxlib", "numpy")
@@ -57,6 +57,8 @@ def root(
 
 app.command("demo")(demo.demo)
 app.command("embed")(embed.embed)
+app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
 app.command("trace")(trace.trace)
 app.command("report")(report.report)
 app.command("preflight")(preflight.preflight)
