@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from rlx.ir.graph import Graph, Node, Value, make_node
 from rlx.ops.fused import ElementwiseRegion
 from rlx.ops.fused.regions import is_elementwise
@@ -10,6 +12,7 @@ from rlx.passes.decompose import decompose
 from rlx.passes.fuse.forms import Fused, Matcher, Uses
 
 
+@final
 class MarkRegions:
     """Maximal chains whose inner results are read once, of one shape, within limits."""
 
