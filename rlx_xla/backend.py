@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -18,10 +19,11 @@ from rlx.ir.plan import Implementation, Lir, Refusals
 from rlx.options.compile import CompileOptions
 from rlx.signature import Signature
 from rlx.types import TensorType
-from rlx_xla._jax_compat import keys
+from rlx_xla._jax_compat import keys, mlir
 from rlx_xla.kernels.select import choose, kernels_for
 from rlx_xla.lowering.module import lower_to_module
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, add_platform, rule_for
+from rlx_xla.runtime.cache import min_compile_seconds, program_cache, program_key
 from rlx_xla.runtime.calling import rebuild_from, tree_call
 from rlx_xla.runtime.client import (
     device_name,
@@ -32,6 +34,7 @@ from rlx_xla.runtime.client import (
     to_device,
 )
 from rlx_xla.runtime.executable import LoadedExecutable
+from rlx_xla.runtime.program_cache import ProgramCache, ProgramKey
 
 _PLATFORMS = {"gpu": "cuda"}
 _STRICT = {"xla_allow_excess_precision": False}
@@ -110,23 +113,43 @@ class XlaExecutable(AbstractExecutable):
         leaves = (*graph.inputs, *graph.params)
         fed = options.resident
         donated = (signature.donated | options.donate).difference(fed)
-        self.loaded = LoadedExecutable(
+        flags = {**(_STRICT if options.strict else {}), **options.compiler_options}
+        resident = {i: fed[v.name] for i, v in enumerate(graph.inputs) if v.name in fed}
+        consumed = [i for i, v in enumerate(graph.inputs) if v.name in donated]
+        kept = program_cache()
+        key = None
+        if kept is not None and not lowered.host_callbacks and not lowered.keepalive:
+            roles = {
+                "params": len(graph.params),
+                "donated": consumed,
+                "resident": resident,
+                "weak": sorted(signature.weak_outputs),
+            }
+            text = mlir.module_text(lowered.module)
+            key = program_key(lir, text, backend.jax_device, roles, flags)
+        build = functools.partial(
+            LoadedExecutable,
             lowered.module,
             device=backend.jax_device,
             name=graph.name,
             argument_names=[v.name for v in leaves],
             bound=range(len(graph.inputs), len(leaves)),
             weak_results=signature.weak_outputs,
-            donated=[i for i, v in enumerate(graph.inputs) if v.name in donated],
-            resident={i: fed[v.name] for i, v in enumerate(graph.inputs) if v.name in fed},
+            donated=consumed,
+            resident=resident,
             cast=options.cast_inputs,
-            compiler_options={**(_STRICT if options.strict else {}), **options.compiler_options},
+            compiler_options=flags,
             host_callbacks=lowered.host_callbacks,
             effects=bool(graph.effects),
             keepalive=lowered.keepalive,
         )
+        started = time.perf_counter()
+        self.loaded = _from_disk(build, kept, key, graph.name)
         self.fast_call = self.loaded.fast_call
-        self.phases = {"lower": lower_seconds, "xla": self.loaded.compile_seconds}
+        phases = {"lower": lower_seconds, "xla": self.loaded.compile_seconds}
+        if key is not None and not self.loaded.compile_seconds:
+            phases["load"] = time.perf_counter() - started
+        self.phases = phases
 
     def caller(self, signature: Signature) -> Callable[..., Any]:
         fast = self.loaded.fast_call
@@ -161,6 +184,31 @@ class XlaExecutable(AbstractExecutable):
 
     def memory(self) -> dict[str, int]:
         return self.loaded.memory()
+
+
+def _from_disk(
+    build: Callable[..., LoadedExecutable],
+    kept: ProgramCache | None,
+    key: ProgramKey | None,
+    name: str,
+) -> LoadedExecutable:
+    """The program, from the compile cache where it is there; else compiled and kept."""
+    if kept is None or key is None:
+        return build()
+    found = kept.get(key)
+    if found is not None:
+        try:
+            return build(serialized=found)
+        except CompileError:  # of another machine, or damaged before its checksum was made
+            kept.drop(key)
+    loaded = build()
+    if loaded.compile_seconds > 0 and loaded.compile_seconds >= min_compile_seconds():
+        try:
+            program = loaded.serialize()
+        except CompileError:  # the platform has no such form
+            return loaded
+        kept.put(key, program, name, loaded.compile_seconds)
+    return loaded
 
 
 def _require_room(graph: Graph) -> None:

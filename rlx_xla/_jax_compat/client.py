@@ -64,6 +64,11 @@ def compilation_cache_directory() -> str | None:
     return _config.compilation_cache_dir.value or None
 
 
+def least_cached_seconds() -> float:
+    """Return how long a compile takes, in seconds, before JAX's cache keeps its program."""
+    return float(_config.persistent_cache_min_compile_time_secs.value)
+
+
 def hot_path_problem() -> str | None:
     """Return why raw execution cannot be used with this jaxlib, or None when it can."""
     needed = {

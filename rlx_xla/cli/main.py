@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlx_xla.cli import bench, chat, demo, doctor, embed, generate, preflight, report, trace
+from rlx_xla.cli import bench, cache, chat, demo, doctor, embed, generate, preflight, report, trace
 from rlx_xla.cli.group import CommandGroup, Traceback
 
 DISTRIBUTIONS = ("rlx-xla", "jax", "jaxlib", "numpy")
@@ -64,3 +64,4 @@ app.command("report")(report.report)
 app.command("preflight")(preflight.preflight)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
+app.add_typer(cache.app, name="cache")

@@ -1,20 +1,31 @@
-"""JAX's persistent compilation cache, which our compiles share.
+"""The compile cache: JAX's persistent one, and beside it programs of ours that load as they are.
 
-The cache is keyed by module, options, devices and jaxlib; a directory may be shared by many
-processes.
+Where JAX's cache is on, whole programs of RLX are kept in the folder ``rlx`` of its directory (see
+``program_cache``): a second process loads them and compiles nothing. Programs with callbacks, and
+those that the platform cannot serialise, are left to JAX's cache. A directory may be shared by
+many processes.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from rlx.errors import CompileError
+from rlx.ir.plan import Lir
 from rlx_xla._jax_compat import client as jax_client
+from rlx_xla.runtime.program_cache import ProgramCache, ProgramKey
 
 
 @final
@@ -65,7 +76,69 @@ def cache_info() -> CacheInfo:
     directory = _directory()
     files = [] if directory is None else _files(directory)
     entries = sum(1 for file in files if not file.name.endswith("-atime"))
-    return CacheInfo(directory, entries, sum(file.stat().st_size for file in files))
+    nbytes = sum(file.stat().st_size for file in files)
+    programs = program_cache()
+    if programs is not None:
+        count, size = programs.size()
+        entries, nbytes = entries + count, nbytes + size
+    return CacheInfo(directory, entries, nbytes)
+
+
+def program_cache(directory: str | Path | None = None) -> ProgramCache | None:
+    """The programs of a cache's directory, of the one in use if None; None while it is off."""
+    found = _directory() if directory is None else Path(directory)
+    return None if found is None else ProgramCache(found / "rlx")
+
+
+def program_key(
+    lir: Lir, program: str, device: Any, roles: Mapping[str, Any], options: Mapping[str, Any]
+) -> ProgramKey:
+    """What a compiled program depends on.
+
+    Args:
+        lir: what is compiled.
+        program: its StableHLO, without locations.
+        device: where it runs.
+        roles: how arguments and results are used: bound, donated, resident ….
+        options: XLA's flags.
+    """
+    versions = {name: _version(name) for name in ("jax", "jaxlib", "rlx-xla")}
+    client = device.client
+    target = [client.platform, client.platform_version, device.device_kind, _processor()]
+    parts = {
+        "lir": lir.fingerprint(),
+        "program": hashlib.sha256(program.encode()).hexdigest(),
+        "target": " · ".join(str(t).split("\n")[0] for t in target),
+        "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
+        "roles": json.dumps(roles, sort_keys=True, default=str),
+        "options": json.dumps(options, sort_keys=True, default=str),
+        "flags": os.environ.get("XLA_FLAGS", ""),
+    }
+    return ProgramKey(parts, str(lir.graph))
+
+
+def min_compile_seconds() -> float:
+    """Programs that compile faster are not kept."""
+    return jax_client.least_cached_seconds()
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "from source"
+
+
+@functools.cache
+def _processor() -> str:
+    """Digest of what this processor can do: programs for the CPU use it all."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = [platform.processor(), platform.machine()]
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    model = next((line for line in lines if line.startswith("model name")), lines[0])
+    return hashlib.sha256(f"{model}\n{flags}".encode()).hexdigest()[:16]
 
 
 def clear_cache() -> int:
@@ -87,6 +160,9 @@ def clear_cache() -> int:
     for file in _files(directory):
         freed += file.stat().st_size
         file.unlink()
+    programs = program_cache()
+    if programs is not None:
+        freed += programs.clear()
     compilation_cache.reset_cache()
     return freed
 
