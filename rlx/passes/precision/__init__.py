@@ -23,6 +23,9 @@ from rlx.passes.precision.classes import class_of
 
 _DTYPES = {Precision.F32: DType.F32, Precision.F16: DType.F16, Precision.BF16: DType.BF16}
 _LARGEST_F16 = 65504.0
+_NAMED = 5
+"""How many params a note names."""
+
 _NESTING = (Call, Cond, Scan, While)
 """Ops whose bodies are looked into; what they take and give keeps its dtype."""
 
@@ -261,7 +264,7 @@ class _Lowering:
         made += dict.fromkeys(self._overflow)
         if self._cast_params:
             made.append(
-                f"params converted on every run: {', '.join(self._cast_params)}; "
+                f"params converted on every run: {_some(self._cast_params)}; "
                 "cache_param_invariant=True converts them once"
             )
         return made
@@ -323,6 +326,12 @@ class _Versions:
         self._casts[f"{source.type.dtype} → {dtype}"] += 1
         made: Value = make_node(Convert(dtype=dtype), [source], source.node.location).results[0]
         return made
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_f32(node: Node) -> bool:
