@@ -379,14 +379,16 @@ class Search:
         return None
 
     def factors(self, view: View, *, inverse: bool = False) -> list[tuple[View, bool]]:
-        """The factors of a product, each with whether it divides; through layouts."""
+        """The factors of a product but for 1, each with whether it divides; through layouts."""
         found: list[tuple[View, bool]] = []
         pending = [(view, inverse)]
         while pending:
             current, below = pending.pop()
             split = self._split(current) if len(found) + len(pending) < MAX_FACTORS else None
-            if split is None:
+            if split is None and self.number(current.value) != 1:
                 found.append((current, below))
+            elif split is None:
+                continue
             else:
                 pending.extend((part, below != flipped) for part, flipped in reversed(split))
         return found

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import TypeAlias, cast, final
 
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Op
-from rlx.ops.arithmetic import Add, Mul
+from rlx.ops.arithmetic import Add, Mul, Neg
 from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
 from rlx.ops.reduction import ReduceSum
 from rlx.ops.sequence import SelectiveScan
 from rlx.ops.transcendental import Exp
-from rlx.passes.recognize.matcher import Match, Matcher, Search, View
+from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search, View
 
 Roles: TypeAlias = "tuple[str, ...]"
 
@@ -27,10 +27,18 @@ class Leaf:
     Attributes:
         value: the value.
         roles: what each axis is: s, b, h or n; empty for an axis of size 1.
+        steps: what each step of the loop does to it, first to last, though it never changes.
     """
 
     value: Value
     roles: Roles
+    steps: tuple[Op, ...] = ()
+
+    def ready(self, value: Value) -> Value:
+        """The value after those steps."""
+        for step in self.steps:
+            value = cast("Value", step(value))
+        return value
 
     @property
     def kinds(self) -> str:
@@ -53,12 +61,20 @@ class _Loop:
     def leaf(self, view: View, roles: Sequence[str]) -> Leaf | None:
         """A view into the state, of which axis i has the role roles[i], as it is outside."""
         view = self.inner.innermost(view)
+        steps: list[Op] = []
+        while isinstance(view.op, Neg | Exp) and len(steps) < MAX_STEPS:
+            steps.insert(0, view.op)
+            view = self.inner.innermost(view.operand(0))
         place = self._place.get(view.value)
+        if steps and (place is None or place >= self.op.num_consts):
+            return None
         if place is None or self.op.num_consts <= place < self.op.num_consts + self.op.num_carry:
             return None
         inside = tuple(roles[axis] if axis >= 0 else "" for axis in view.axes)
         value = self.node.inputs[place]
-        return Leaf(value, inside if place < self.op.num_consts else ("s", *inside))
+        if place < self.op.num_consts:
+            return Leaf(value, inside, tuple(steps))
+        return Leaf(value, ("s", *inside))
 
     def factors(self, view: View, roles: Sequence[str]) -> list[Leaf] | None:
         """The factors of a product inside, and on outside of the loop."""
@@ -73,7 +89,7 @@ class _Loop:
     def outside(self, leaf: Leaf) -> list[Leaf]:
         """The factors of a product outside of the loop."""
         parts = self.outer.factors(self.outer.view(leaf.value))
-        if any(divides for _, divides in parts):
+        if leaf.steps or any(divides for _, divides in parts):
             return [leaf]
         made: list[Leaf] = []
         for part, _ in parts:
@@ -244,6 +260,7 @@ def _match(
         parts: list[Value] = []
         for value, leaf, order in zip(values, found, orders, strict=True):
             kept = [i for i, role in enumerate(leaf.roles) if role]
+            value = leaf.ready(value)
             flat = value.reshape(*(value.shape[i] for i in kept))
             have = [leaf.roles[i] for i in kept]
             wanted = [role for role in order if role in have]

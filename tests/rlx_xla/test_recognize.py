@@ -1,0 +1,158 @@
+"""Recognition of traced sources: what is found, what is not, and that the meaning stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx.ir.graph import Graph
+from rlx.passes import Canonicalize, EliminateCommonSubexpressions, InlineCalls, Recognize
+from rlx.passes.base import PassContext
+from tests.rlx_xla.recognize_models import LOOKALIKES as MODEL_LOOKALIKES
+from tests.rlx_xla.recognize_models import WAYS as MODEL_WAYS
+from tests.rlx_xla.recognize_ways import LOOKALIKES, WAYS, Way
+
+ALL_WAYS = [*WAYS, *MODEL_WAYS]
+ALL_LOOKALIKES = [*LOOKALIKES, *MODEL_LOOKALIKES]
+
+
+def _arguments(way: Way, rng: np.random.Generator) -> list[Any]:
+    made: list[Any] = []
+    for shape in way.shapes:
+        if shape and shape[0] == "ints":
+            made.append(rng.integers(0, shape[2], shape[1]).astype(np.int32))
+        elif shape and shape[0] == "bools":
+            made.append(rng.integers(0, 2, shape[1]).astype(bool))
+        else:
+            made.append(rng.standard_normal(shape).astype(way.dtype))
+    return made
+
+
+def _draws(way: Way, rng: np.random.Generator) -> list[list[Any]]:
+    """Inputs: plain, logits of 1e4, means of 300; where hostile, rows of −Inf, +Inf and NaN."""
+    draws = [_arguments(way, rng) for _ in range(2)]
+    floats = [i for i, a in enumerate(draws[0]) if a.dtype.kind not in "iub"]
+    for change in (lambda a: a * 1e4, lambda a: a + 300):
+        made = _arguments(way, rng)
+        for index in floats[:1]:
+            made[index] = change(made[index].astype(np.float64)).astype(way.dtype)
+        draws.append(made)
+    for bad in (-np.inf, np.inf, np.nan) if way.hostile else ():
+        # A gain of Inf meets zeros that only a rounding to 16 bits makes.
+        for index in floats if np.dtype(way.dtype).itemsize > 2 else floats[:1]:
+            made = _arguments(way, rng)
+            array = made[index]
+            rows = array.reshape(-1, array.shape[-1])
+            rows[0] = bad  # a whole row: fully masked for −Inf
+            rows[-1, array.shape[-1] // 2] = bad
+            draws.append(made)
+    return draws
+
+
+def _source(way: Way, arguments: list[Any]) -> Graph:
+    with jax.enable_x64(way.x64), jax.numpy_rank_promotion("allow"):
+        graph: Graph = rlx_xla.trace(way.function, *map(jnp.asarray, arguments)).graph
+    for step in (InlineCalls(), Canonicalize(), EliminateCommonSubexpressions()):
+        graph = step.run(graph, PassContext())
+    return graph
+
+
+def _found(graph: Graph) -> tuple[Graph, dict[str, int], list[str]]:
+    ctx = PassContext()
+    made = Recognize().run(graph, ctx)
+    counts = {n.split(" × ")[0]: int(n.split(" × ")[1]) for n in ctx.notes if " × " in n}
+    return made, counts, [n for n in ctx.notes if n.startswith("near miss")]
+
+
+def _run(graph: Graph, arguments: list[Any], params: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    feed = dict(zip([v.name for v in graph.inputs], arguments, strict=True))
+    return [np.asarray(a).astype(np.float64) for a in rlx.interpret(graph, feed, params=params)]
+
+
+def _exact(way: Way, arguments: list[Any]) -> list[np.ndarray[Any, Any]]:
+    """What the function gives in float64, as far as it does not ask for f32 itself."""
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        wide = [a.astype(np.float64) if a.dtype.kind not in "iub" else a for a in arguments]
+        made = way.function(*map(jnp.asarray, wide))
+        return [np.asarray(a, np.float64) for a in jax.tree.leaves(made)]
+
+
+@pytest.mark.parametrize("way", ALL_WAYS, ids=str)
+def test_ways(way: Way) -> None:
+    rng = np.random.default_rng()
+    graph = _source(way, _arguments(way, rng))
+    made, counts, _ = _found(graph)
+    assert counts == way.counts
+    again, more, _ = _found(made)
+    assert not more, again
+    with jax.enable_x64(way.x64), jax.numpy_rank_promotion("allow"):
+        traced = rlx_xla.trace(way.function, *map(jnp.asarray, _arguments(way, rng)))
+    params = {name: np.asarray(value) for name, value in traced.params.items()}
+    for arguments in _draws(way, rng):
+        before, after = _run(graph, arguments, params), _run(made, arguments, params)
+        for source, found, exact in zip(before, after, _exact(way, arguments), strict=True):
+            _assert_as_good(source, found, exact, way.dtype, _size_of_scores(way, arguments))
+
+
+def _size_of_scores(way: Way, arguments: list[Any]) -> float:
+    """How much larger than a result the scores of attention are, whose ulp counts there."""
+    if not way.scores:
+        return 1.0
+    q, k = (np.abs(a[np.isfinite(a)].astype(np.float64)) for a in arguments[:2])
+    return max(1.0, float(q.max() * k.max()) * arguments[0].shape[-1] ** 0.5)
+
+
+def _assert_as_good(source: Any, found: Any, exact: Any, dtype: Any, scores: float) -> None:
+    """The same NaN and Inf, and no larger error but for 2 ulp of the result or of the scores."""
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(source))
+    np.testing.assert_array_equal(np.where(np.isinf(found), found, 0.0),
+                                  np.where(np.isinf(source), source, 0.0))  # fmt: skip
+    finite = np.isfinite(source) & np.isfinite(exact)
+    if not finite.any():
+        return
+    exact = exact[finite]
+    largest = np.abs(exact).max()
+    ulp = float(jnp.finfo(dtype).eps) * max(largest, float(jnp.finfo(dtype).tiny))
+    errors = (np.abs(values[finite] - exact).max() for values in (source, found))
+    from_source, from_found = errors
+    assert from_found <= from_source + 2 * ulp * scores
+
+
+@pytest.mark.parametrize("way", ALL_LOOKALIKES, ids=str)
+def test_lookalikes(way: Way) -> None:
+    graph = _source(way, _arguments(way, np.random.default_rng()))
+    made, counts, misses = _found(graph)
+    assert counts == way.counts
+    if not counts:
+        assert made is graph
+    for text in way.misses:
+        assert any(text in miss for miss in misses), misses
+        assert all(" at " in miss for miss in misses), misses
+
+
+def test_there_are_enough() -> None:
+    assert len([w for w in ALL_WAYS if w.counts]) >= 60
+    assert len(ALL_LOOKALIKES) >= 30
+
+
+@pytest.mark.parametrize("kind", ["softmax", "layer_norm", "gelu"])
+def test_strict_keeps_what_rounds_each_step(kind: str) -> None:
+    functions = {
+        "softmax": jax.nn.softmax,
+        "layer_norm": lambda x: (
+            (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+        ),
+        "gelu": jax.nn.gelu,
+    }
+    for dtype, expected in ((jnp.bfloat16, False), (jnp.float32, True)):
+        graph = rlx_xla.trace(functions[kind], jnp.ones((4, 8), dtype)).graph
+        ctx = PassContext(options=rlx.CompileOptions(strict=True))
+        for step in (InlineCalls(), Canonicalize(), Recognize()):
+            graph = step.run(graph, ctx)
+        assert any(f"{kind}" in n and "×" in n for n in ctx.notes) is expected
