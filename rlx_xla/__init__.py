@@ -15,6 +15,10 @@ from rlx_xla.aot.artifact import load_artifact as load_artifact
 from rlx_xla.aot.preflight import preflight as preflight
 from rlx_xla.doctor import Diagnosis as Diagnosis
 from rlx_xla.doctor import doctor as doctor
+from rlx_xla.lowering.exported import Export as Export
+from rlx_xla.lowering.exported import export as export
+from rlx_xla.lowering.exported import load_export as load_export
+from rlx_xla.lowering.exported import portable_artifact as portable_artifact
 from rlx_xla.lowering.text import stablehlo as stablehlo
 from rlx_xla.simulate import simulate as simulate
 from rlx_xla.tracing.jit import jit as jit

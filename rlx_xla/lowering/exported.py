@@ -1,0 +1,232 @@
+"""One file of a graph for several platforms, and its portable StableHLO.
+
+The file is one of ``jax.export``: JAX's own ``jax.export.deserialize(data).call`` runs it with the
+inputs and then the params as flat arguments, and ``load_export`` reads it without trusting it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from rlx.dtypes import DType
+from rlx.errors import FormatError, LoweringError, RunError, did_you_mean
+from rlx.ir.graph import Graph, Value
+from rlx.ir.rewrite import splice
+from rlx.ops.io import Param
+from rlx.types import TensorType
+from rlx_xla._jax_compat import export as jax_export
+from rlx_xla._jax_compat import mlir, portable
+from rlx_xla.lowering.registry import PLATFORMS, is_platform
+from rlx_xla.lowering.text import stablehlo
+
+if TYPE_CHECKING:
+    from rlx.compiled import CompiledGraph
+
+_VERSIONS = ("12 weeks", "4 weeks", "minimum", "current")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A graph for several platforms.
+
+    Attributes:
+        name: the graph's.
+        platforms: where it runs.
+        inputs, params: names and types of its arguments, inputs first.
+        outputs: types of its results.
+        serialized: the bytes of a ``jax.export`` file.
+        version: of StableHLO that it is written in; every reader since then can read it.
+        shared: whether all platforms have one program.
+    """
+
+    name: str
+    platforms: tuple[str, ...]
+    inputs: tuple[tuple[str, TensorType], ...]
+    params: tuple[tuple[str, TensorType], ...]
+    outputs: tuple[TensorType, ...]
+    serialized: bytes = field(repr=False)
+    version: str
+    shared: bool
+
+    def save(self, path: str | Path) -> None:
+        """Write the file."""
+        Path(path).write_bytes(self.serialized)
+
+
+def portable_artifact(
+    graph: Any, platform: str = "cpu", *, version: str | None = "12 weeks"
+) -> bytes:
+    """Return a graph as a portable StableHLO artifact, with the names of its arguments.
+
+    Args:
+        graph: a static Graph, or anything with a ``graph`` (a Traced).
+        platform: ``cpu``, ``cuda``, ``rocm`` or ``tpu``.
+        version: of StableHLO that it is written in: a number such as ``"0.9.0"``, ``"12 weeks"``
+            or ``"4 weeks"`` for what readers of that age take, ``"minimum"``, or ``"current"``.
+
+    Raises:
+        LoweringError: a dim is symbolic, or an op has no lowering that is portable.
+        CompileError: the graph has an op or a type that the version lacks.
+    """
+    module = mlir.parse_module(stablehlo(graph, platform, portable=True, locations=True))
+    return mlir.to_portable(module, _number(version))
+
+
+def export(
+    graph: Any,
+    platforms: Sequence[str] = ("cpu", "cuda", "rocm", "tpu"),
+    *,
+    version: str | None = "12 weeks",
+) -> Export:
+    """Return a graph as one file for several platforms.
+
+    Only portable StableHLO goes into it: no kernels and no calls of libraries.
+
+    Args:
+        graph: a static Graph, or anything with a ``graph`` (a Traced); values of params are not
+            in the file.
+        platforms: some of ``cpu``, ``cuda``, ``rocm`` and ``tpu``.
+        version: of StableHLO, as in ``portable_artifact``.
+
+    Raises:
+        LoweringError: a platform is unknown, a dim is symbolic, or an op has no portable lowering.
+        FormatError: the package ``flatbuffers`` is missing.
+        CompileError: the graph has an op or a type that the version lacks.
+    """
+    inner: Graph = getattr(graph, "graph", graph)
+    wanted = tuple(dict.fromkeys(platforms))
+    known = [p for p in wanted if p in PLATFORMS and is_platform(p)]
+    if not wanted or len(known) != len(wanted):
+        raise LoweringError(
+            f"export {inner.name}: platforms are some of {', '.join(PLATFORMS)}; got "
+            f"{', '.join(map(repr, platforms)) or 'none'}."
+        )
+    if inner.effects:
+        raise LoweringError(
+            f"export {inner.name}: a graph without effects is required; it has "
+            f"{len(inner.effects)}. Remove prints and callbacks."
+        )
+    leaves = (*inner.inputs, *inner.params)
+    texts = {p: stablehlo(inner, p, portable=True) for p in wanted}
+    shared = len(set(texts.values())) == 1
+    located = [stablehlo(inner, p, portable=True, locations=True) for p in wanted]
+    module = _joined(inner, located[:1] if shared else located, len(wanted) > 1)
+    number = _number(version)
+    exported = portable.exported_from(
+        mlir.to_portable(module, number),
+        inner.name,
+        [_array_type(v.type) for v in leaves],
+        [_array_type(v.type) for v in inner.outputs],
+        wanted,
+    )
+    return Export(
+        name=inner.name,
+        platforms=wanted,
+        inputs=tuple((v.name, v.type) for v in inner.inputs),
+        params=tuple((v.name, v.type) for v in inner.params),
+        outputs=tuple(v.type for v in inner.outputs),
+        serialized=jax_export.serialize_exported(exported),
+        version=number or mlir.stablehlo_version(),
+        shared=shared,
+    )
+
+
+def load_export(
+    source: str | Path | bytes | Export,
+    device: str = "cpu",
+    *,
+    params: Mapping[str, Any] | None = None,
+) -> CompiledGraph:
+    """Compile what ``export`` wrote for a device at hand; nothing of the file is trusted.
+
+    Args:
+        source: the file's path, its bytes, or what ``export`` returned.
+        device: name of the device.
+        params: values of arguments that are bound once, by name; the others are inputs.
+
+    Raises:
+        FormatError: the file is damaged, or is not for the device's platform.
+        TraceError: the file holds what has no form in RLX.
+        DeviceError: there is no such device.
+        RunError: there is no argument of a param's name.
+    """
+    from rlx.session import Session
+    from rlx_xla.runtime.client import device_name, find_device
+    from rlx_xla.tracing.stablehlo import from_stablehlo
+
+    if isinstance(source, Export):
+        data = source.serialized
+    else:
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+    session = Session(device)
+    kind = device_name(find_device(device)).partition(":")[0]
+    platform = {"gpu": "cuda"}.get(kind, kind)
+    _, made_for = jax_export.read_artifact(data)
+    if platform not in made_for:
+        raise FormatError(
+            f"load_export: a file for {platform!r} is required; it is for {', '.join(made_for)}. "
+            f"Export again with platforms=[…, {platform!r}]."
+        )
+    graph = _with_params(from_stablehlo(data), params or {})
+    compiled = session.compile(graph)
+    if params:
+        compiled.set_params(dict(params))
+    return compiled
+
+
+def _with_params(graph: Graph, params: Mapping[str, Any]) -> Graph:
+    names = [v.name for v in graph.inputs]
+    for name in params:
+        if name not in names:
+            raise RunError(
+                f"load_export: params are some of {', '.join(names) or 'nothing'}; got {name!r}."
+                f"{did_you_mean(name, names)}"
+            )
+    if not params:
+        return graph
+    leaves: list[Value] = [
+        Param(name=v.name, dtype=v.type.dtype, shape=v.type.shape)() if v.name in params else v
+        for v in graph.inputs
+    ]
+    return Graph(
+        [v for v in leaves if v.name not in params],
+        [v for v in leaves if v.name in params],
+        splice(graph, leaves),
+        name=graph.name,
+    )
+
+
+def _array_type(type_: TensorType) -> tuple[Any, tuple[int, ...]]:
+    assert type_.dtype is not DType.TOKEN
+    return type_.dtype.numpy, tuple(int(str(d)) for d in type_.shape)
+
+
+def _number(version: str | None) -> str | None:
+    """The number of a version by its age; a number stays as it is."""
+    if version is None or version == "current":
+        return None
+    if version == "minimum":
+        return mlir.minimum_stablehlo_version()
+    if version in _VERSIONS:
+        return portable.version_of_age(int(version.split()[0]))
+    if version.replace(".", "").isdecimal():
+        return version
+    raise LoweringError(
+        f"stablehlo: version is a number such as '0.9.0', or one of {', '.join(_VERSIONS)}; got "
+        f"{version!r}."
+    )
+
+
+def _joined(graph: Graph, texts: Sequence[str], indexed: bool) -> mlir.ir.Module:
+    """One module; where it is indexed its first argument chooses among the texts' functions."""
+    if not indexed:
+        return mlir.parse_module(texts[0])
+    context = mlir.new_context()
+    modules = [mlir.parse_module(text, context) for text in texts]
+    return portable.choose_by_index(
+        modules, [v.name for v in (*graph.inputs, *graph.params)], f"rlx_{len(texts)}_programs"
+    )
