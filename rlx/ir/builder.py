@@ -75,9 +75,15 @@ class GraphBuilder(
                 flat.extend(output)
             else:
                 flat.append(cast("Value", output))
+        tokens = cast("object", effects)
+        if not isinstance(tokens, list | tuple):
+            raise VerifyError(
+                [f"build: effects are a list of tokens; got {type(tokens).__name__}."]
+            )
         wrong = [
-            f"build: outputs are values of a graph; got {type(v).__name__}."
-            for v in cast("list[object]", flat)
+            f"build: {what} are values of a graph; got {type(v).__name__}."
+            for what, group in (("outputs", flat), ("effects", effects))
+            for v in cast("Sequence[object]", group)
             if not isinstance(v, Value)
         ]
         if wrong:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlx.errors import RegistryError
 from rlx.ir import operators
-from rlx.ir.builder_names import as_activation, value_of
+from rlx.ir.builder_names import as_activation, listed, value_of
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Value
@@ -51,8 +53,8 @@ class AbstractLayerNames:
         """Cross-correlation of x [N, C, H, W] with weight [O, C / groups, h, w]."""
         from rlx.ops.convolution import Conv
 
-        window = (_pair(part) for part in (stride, padding, dilation))
-        strides, pads, spread = window
+        strides = _pair("conv2d", "stride", stride)
+        pads, spread = _pair("conv2d", "padding", padding), _pair("conv2d", "dilation", dilation)
         made: Value = Conv(stride=strides, padding=pads, dilation=spread, groups=groups)(x, weight)
         return made
 
@@ -71,10 +73,10 @@ class AbstractLayerNames:
         from rlx.ops.convolution import ConvTranspose
 
         made: Value = ConvTranspose(
-            stride=_pair(stride),
-            padding=_pair(padding),
-            output_padding=_pair(output_padding),
-            dilation=_pair(dilation),
+            stride=_pair("conv_transpose2d", "stride", stride),
+            padding=_pair("conv_transpose2d", "padding", padding),
+            output_padding=_pair("conv_transpose2d", "output_padding", output_padding),
+            dilation=_pair("conv_transpose2d", "dilation", dilation),
             groups=groups,
         )(x, weight)
         return made
@@ -261,7 +263,7 @@ class AbstractLayerNames:
         from rlx.ops.position import Rope, RopeStyle
 
         known = [member.value for member in RopeStyle]
-        if isinstance(style, str) and style not in known:
+        if not isinstance(style, RopeStyle) and style not in known:
             raise RegistryError(f"rope: style is required to be one of {known}; got {style!r}.")
         op = Rope(head_dim=head_dim, n_rot=n_rot, style=RopeStyle(style), layout=layout)
         made: Value = op(x, cos, sin)
@@ -355,5 +357,5 @@ def _attention(
     return made
 
 
-def _pair(part: int | Sequence[int]) -> tuple[int, ...]:
-    return (part, part) if isinstance(part, int) else tuple(part)
+def _pair(where: str, what: str, part: int | Sequence[int]) -> tuple[int, ...]:
+    return (part, part) if isinstance(part, int | np.integer) else listed(where, what, part)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from rlx.errors import RegistryError, ShapeError
 from rlx.ir import operators
-from rlx.ir.builder_names import value_of
+from rlx.ir.builder_names import listed, value_of
 from rlx.ir.graph import Graph
 
 if TYPE_CHECKING:
@@ -251,7 +251,8 @@ class AbstractModelNames:
         """
         from rlx.ops.indexing import Gather
 
-        if not 1 <= num_checkpoints <= length:
+        whole = all(isinstance(cast("object", n), int) for n in (num_checkpoints, length))
+        if not whole or not 1 <= num_checkpoints <= length:
             raise ShapeError(
                 f"scan_checkpointed: num_checkpoints is required to be from 1 to length = "
                 f"{length}; got {num_checkpoints}."
@@ -302,7 +303,7 @@ def _norm(norm: BlockNorm | str) -> BlockNorm:
     from rlx.ops.complex_fft import BlockNorm
 
     known = [member.value for member in BlockNorm]
-    if isinstance(norm, str) and norm not in known:
+    if not isinstance(norm, BlockNorm) and norm not in known:
         raise RegistryError(f"fft: norm is required to be one of {known}; got {norm!r}.")
     return BlockNorm(norm)
 
@@ -324,6 +325,7 @@ def _scan(
 ) -> tuple[Value, Value]:
     from rlx.ops.control_flow import Scan
 
+    bcasts, xs = listed("scan", "bcasts", bcasts), listed("scan", "xs", xs)
     shared = len(bcasts)
     if not isinstance(cast("object", body), Graph) or (
         len(body.inputs) != 1 + shared + len(xs) or len(body.outputs) != 1

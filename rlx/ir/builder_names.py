@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import numpy as np
 
 from rlx.dtypes import DType, Kind, as_dtype
 from rlx.errors import RegistryError, ShapeError, did_you_mean
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from rlx.types import Dim
 
 Operand = operators.Operand
+T = TypeVar("T")
 
 _BINARY = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min",
@@ -220,11 +223,11 @@ class AbstractShortNames:
     # Moves of elements. The names with an underscore are RLX's, of the forms that infer the shape.
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
         """Same elements under another shape; one dim may be −1."""
-        return value_of("reshape", x).reshape(tuple(shape))
+        return value_of("reshape", x).reshape(listed("reshape", "shape", shape))
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
         """Permute the axes."""
-        return value_of("transpose", x).transpose(tuple(permutation))
+        return value_of("transpose", x).transpose(listed("transpose", "permutation", permutation))
 
     def narrow(self, x: Value, axis: int, start: int, length: Dim) -> Value:
         """``length`` elements of an axis from ``start``."""
@@ -258,7 +261,8 @@ class AbstractShortNames:
 
     def full(self, shape: Sequence[Dim], value: float, dtype: DType | str = DType.F32) -> Value:
         """A tensor of one value."""
-        return operators.broadcast_to(operators.constant(value, as_dtype(dtype)), tuple(shape))
+        sizes = listed("full", "shape", shape)
+        return operators.broadcast_to(operators.constant(value, as_dtype(dtype)), sizes)
 
     def pad(
         self,
@@ -282,7 +286,7 @@ class AbstractShortNames:
         from rlx.ops.shape import EdgeMode, Pad, PadEdges
 
         chosen = _named("pad", mode, {name: name for name in PAD_MODES})
-        pairs = [tuple(pair) for pair in pads]
+        pairs = [listed("pad", "each of pads", pair) for pair in listed("pad", "pads", pads)]
         if len(pairs) != value_of("pad", x).rank or any(len(pair) != 2 for pair in pairs):
             raise ShapeError(
                 f"pad: one pair (before, after) is required for each axis of x: {x.type}; "
@@ -320,6 +324,21 @@ def value_of(where: str, x: Value) -> Value:
             "Wrap an array with rlx.constant(...)."
         )
     return x
+
+
+def listed(where: str, what: str, given: Iterable[T]) -> tuple[T, ...]:
+    """The items of a list or tuple.
+
+    Raises:
+        ShapeError: it is neither; a single number is no list.
+    """
+    found = cast("object", given)
+    if isinstance(found, str) or not isinstance(found, Sequence | np.ndarray):
+        raise ShapeError(
+            f"{where}: {what} is required to be a list or tuple; got {type(given).__name__}. "
+            "Put brackets around it."
+        )
+    return tuple(given)
 
 
 def as_activation(kind: Activation | str) -> Activation:

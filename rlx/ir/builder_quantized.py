@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from rlx.errors import RegistryError, did_you_mean
+from rlx.ir.builder_names import listed, value_of
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Value
@@ -32,7 +33,9 @@ class AbstractQuantizedNames:
         """Signed bytes for numbers, with a scale for each place of an axis."""
         from rlx.ops.quantized import Quantize
 
-        op = Quantize(scales=tuple(scales), zero_points=tuple(zero_points), axis=axis)
+        factors = listed("quantize_per_channel", "scales", scales)
+        zeros = listed("quantize_per_channel", "zero_points", zero_points)
+        op = Quantize(scales=factors, zero_points=zeros, axis=axis)
         return cast("Value", op(x))
 
     def dequantize(self, x: Value, scale: float, zero_point: int = 0) -> Value:
@@ -48,7 +51,9 @@ class AbstractQuantizedNames:
         """Numbers for signed bytes, with a scale for each place of an axis."""
         from rlx.ops.quantized import Dequantize
 
-        op = Dequantize(scales=tuple(scales), zero_points=tuple(zero_points), axis=axis)
+        factors = listed("dequantize_per_channel", "scales", scales)
+        zeros = listed("dequantize_per_channel", "zero_points", zero_points)
+        op = Dequantize(scales=factors, zero_points=zeros, axis=axis)
         return cast("Value", op(x))
 
     def fake_quantize(
@@ -116,9 +121,9 @@ class AbstractQuantizedNames:
         from rlx.ops.quantized import QConv2d
 
         op = QConv2d(
-            stride=cast("tuple[int, int]", tuple(stride)),
-            padding=cast("tuple[int, int]", tuple(padding)),
-            dilation=cast("tuple[int, int]", tuple(dilation)),
+            stride=cast("tuple[int, int]", listed("q_conv2d", "stride", stride)),
+            padding=cast("tuple[int, int]", listed("q_conv2d", "padding", padding)),
+            dilation=cast("tuple[int, int]", listed("q_conv2d", "dilation", dilation)),
             groups=groups,
             x_zp=x_zp,
             w_zp=w_zp,
@@ -241,7 +246,9 @@ class AbstractQuantizedNames:
 
     def synth_matmul_qcodebook(self, x: Value, idx: Value, codebook: Value, scale: Value) -> Value:
         """The same with a codebook of signed bytes [C, d] and scales that broadcast to it."""
-        return self.synth_matmul(x, idx, codebook.convert(scale.dtype) * scale)
+        where = "synth_matmul_qcodebook"
+        scale = value_of(where, scale)
+        return self.synth_matmul(x, idx, value_of(where, codebook).convert(scale.dtype) * scale)
 
     def spline_activation(
         self, x: Value, coeff: Value, grid_min: float = -1.0, grid_max: float = 1.0
@@ -249,7 +256,7 @@ class AbstractQuantizedNames:
         """Sum of Gaussian bumps with heights coeff [C, G] on an even grid."""
         from rlx.ops.quantized import SplineActivation
 
-        bases = coeff.shape[-1] if coeff.rank else 0
+        bases = coeff.shape[-1] if value_of("spline_activation", coeff).rank else 0
         op = SplineActivation(
             num_basis=bases if isinstance(bases, int) else 0, grid_min=grid_min, grid_max=grid_max
         )

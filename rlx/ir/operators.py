@@ -351,6 +351,11 @@ def constant(data: Any, dtype: DType | str | None = None) -> Value:
     target = None if dtype is None else as_dtype(dtype)
     if target is not None and isinstance(data, bool | int | float | complex | list | tuple):
         data = python_array("constant", cast("object", data), target, error=DTypeError)
+    elif _asarray(data).dtype.kind in "OSUMm":
+        raise DTypeError(
+            f"constant: an array, numbers or lists of numbers are required; got {data!r}. "
+            "Pass numbers."
+        )
     return Constant(value=Literal(cast("Any", data), target))()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,34 @@ def test_integers_beyond_64_bits_become_floats() -> None:
         (lambda b, x: x.softmax(axis=1.0), ShapeError),
         (lambda b, x: x.sum(axis="a"), ShapeError),
         (lambda b, x: x.convert(None), DTypeError),
+        (lambda b, x: b.reshape(x, 6), ShapeError),
+        (lambda b, x: b.transpose(x, 1), ShapeError),
+        (lambda b, x: b.full(3, 1.0), ShapeError),
+        (lambda b, x: b.full((3,), "one"), DTypeError),
+        (lambda b, x: b.constant("one"), DTypeError),
+        (lambda b, x: b.constant(None, "f32"), DTypeError),
+        (lambda b, x: b.pad(x, 1), ShapeError),
+        (lambda b, x: b.pad(x, (1, 1)), ShapeError),
+        (lambda b, x: b.conv2d(x, x, stride=None), ShapeError),
+        (lambda b, x: b.conv_transpose2d(x, x, padding=1.5), ShapeError),
+        (lambda b, x: b.q_conv2d(x, x, x, stride=1), ShapeError),
+        (lambda b, x: b.quantize_per_channel(x, 0, 0.5), ShapeError),
+        (lambda b, x: b.dequantize_per_channel(x, 0, [0.5], 1), ShapeError),
+        (lambda b, x: b.spline_activation(x, "c"), ShapeError),
+        (lambda b, x: b.synth_matmul_qcodebook(x, x, x, 2.0), ShapeError),
+        (lambda b, x: b.fft(x, norm=None), RegistryError),
+        (lambda b, x: b.fftn(x, 1), RlxError),
+        (lambda b, x: b.fftfreq("n"), ShapeError),
+        (lambda b, x: b.fftfreq(2**40), ShapeError),
+        (lambda b, x: b.rfftfreq(4, "d"), ShapeError),
+        (lambda b, x: b.rfftfreq(4, 0), ShapeError),
+        (lambda b, x: b.irfft(x, x, "n"), ShapeError),
+        (lambda b, x: b.stft(x, 2, float("nan")), ShapeError),
+        (lambda b, x: b.rope(x, x, x, 2, style=None), RegistryError),
+        (lambda b, x: b.scan(b.build(x), x, 2, xs=3), ShapeError),
+        (lambda b, x: b.scan_checkpointed(b.build(x), x, 2, "all"), ShapeError),
+        (lambda b, x: b.build(x, effects=None), VerifyError),
+        (lambda b, x: b.build(x, effects=("a",)), VerifyError),
         (lambda b, x: bool(x), DTypeError),
         (lambda b, x: list(x), DTypeError),
     ],
@@ -124,3 +153,15 @@ def test_wrong_values_leave_a_compiled_graph_usable(device: str) -> None:
             call()
     found = compiled.run(feed)
     assert [a.tolist() for a in found] == [[2.0, 4.0], 10, [2, 4]]
+
+
+def test_a_list_that_is_none_says_so() -> None:
+    b: Any = rlx.GraphBuilder()
+    x = b.input("x", "f32[2, 3]")
+    wanted = "reshape: shape is required to be a list or tuple; got int. Put brackets around it."
+    with pytest.raises(ShapeError, match=f"^{re.escape(wanted)}$"):
+        b.reshape(x, 6)
+    assert b.reshape(x, np.array([3, 2])).type.shape == (3, 2)
+    assert b.conv2d(
+        b.input("y", "f32[1, 1, 3, 3]"), b.input("w", "f32[1, 1, 1, 1]"), stride=np.int64(2)
+    ).type.shape == (1, 1, 2, 2)

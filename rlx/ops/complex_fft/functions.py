@@ -7,6 +7,7 @@ are numbers: bind symbols first. Functions that say so pad to a power of two, as
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -64,6 +65,11 @@ def _along(x: Value, axes: Sequence[int] | None, inverse: bool, norm: BlockNorm)
             "Make it with rlx.ops.Complex, or use fft_axis for one axis."
         )
     result = x
+    if not isinstance(cast("object", axes), list | tuple | range | None):
+        raise ShapeError(
+            f"{'ifftn' if inverse else 'fftn'}: axes are required to be a list, or None; got "
+            f"{axes!r}. Use fft_axis for one axis."
+        )
     for axis in range(x.rank) if axes is None else axes:
         result = fft_axis(result, axis, inverse=inverse, norm=norm)
     return result
@@ -150,7 +156,7 @@ def irfft(
     half = _size("irfft", real)
     size = 2 * (half - 1)
     kept = size if n is None else n
-    if half < 2 or not 0 <= kept <= size:
+    if half < 2 or not _whole(kept) or not 0 <= kept <= size:
         raise ShapeError(
             f"irfft: at least 2 bins and at most 2·(bins − 1) samples are required; got {half} "
             f"bins and n = {n}. Pass the whole half spectrum."
@@ -183,7 +189,8 @@ def stft(x: Value, frame_length: int, hop: int, window: Value | None = None) -> 
     from rlx.ops.indexing import Gather
 
     size = _size("stft", x)
-    if frame_length < 1 or hop < 1 or frame_length > size:
+    whole = _whole(frame_length) and _whole(hop)
+    if not whole or frame_length < 1 or hop < 1 or frame_length > size:
         raise ShapeError(
             f"stft: 1 ≤ frame_length ≤ {size} and hop ≥ 1 are required for x: {x.type}; got "
             f"{frame_length} and {hop}. Pad x or choose shorter frames."
@@ -236,6 +243,7 @@ def fftfreq(n: int, d: float = 1.0) -> Value:
         d: time between samples; frequencies are in cycles per unit of it.
     """
     _check_count("fftfreq", n)
+    _check_step("fftfreq", d)
     k = np.arange(n)
     return constant(np.where(k <= n / 2, k, k - n) / (n * d))
 
@@ -248,12 +256,25 @@ def rfftfreq(n: int, d: float = 1.0) -> Value:
         d: time between samples; frequencies are in cycles per unit of it.
     """
     _check_count("rfftfreq", n)
+    _check_step("rfftfreq", d)
     return constant(np.arange(n // 2 + 1) / (n * d))
 
 
 def _check_count(where: str, n: int) -> None:
-    if n < 1:
+    if not _whole(n) or not 1 <= n < 2**31:
         raise ShapeError(f"{where}: n ≥ 1 is required; got {n}. Pass the transform's size.")
+
+
+def _check_step(where: str, d: float) -> None:
+    if not isinstance(cast("object", d), int | float | np.number) or not d:
+        raise ShapeError(
+            f"{where}: d is required to be a number that is not 0; got {d!r}. Pass the time "
+            "between samples."
+        )
+
+
+def _whole(n: object) -> bool:
+    return isinstance(n, int | np.integer) and not isinstance(n, bool)
 
 
 def _size(where: str, x: Value) -> int:
