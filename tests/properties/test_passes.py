@@ -16,6 +16,7 @@ from rlx.ir.interpret import interpret
 from rlx.ir.verify import verify
 from rlx.ops.io import Constant, Input
 from rlx.options.compile import CompileOptions
+from rlx.options.fusion import FusionOptions, FusionTarget
 from rlx.passes import (
     AbstractPass,
     Canonicalize,
@@ -23,9 +24,14 @@ from rlx.passes import (
     EliminateCommonSubexpressions,
     EliminateDeadCode,
     FoldConstants,
+    Fuse,
+    HoistInvariants,
     InlineCalls,
     LintNumerics,
     PassContext,
+    ProtectValues,
+    UnfuseElementwiseRegions,
+    UnrollScans,
     mir_pipeline,
 )
 from rlx.types import as_type
@@ -40,6 +46,10 @@ EXACT: tuple[AbstractPass, ...] = (
     LintNumerics(),
     InlineCalls(),
     InlineCalls(max_nodes=0),
+    HoistInvariants(),
+    ProtectValues(),
+    UnfuseElementwiseRegions(),
+    UnrollScans(max_length=16),
 )
 
 
@@ -84,6 +94,18 @@ def test_decompose_keeps_the_meaning(drawn: Drawn) -> None:
     for got, want in zip(found, wanted, strict=True):
         assert not mismatch(got, want)
     assert Decompose().run(result, PassContext()) is result
+
+
+@pytest.mark.parametrize("target", [FusionTarget.CPU, FusionTarget.CUDA, FusionTarget.METAL])
+@given(drawn=graphs())
+def test_fusion_keeps_the_meaning(target: FusionTarget, drawn: Drawn) -> None:
+    options = FusionOptions(unfuse_elementwise_regions=False, max_steps=4)
+    result = Fuse(target=target, options=options, staged=True).run(drawn.graph, PassContext())
+    assert boundary(result) == boundary(drawn.graph)
+    verify(result)
+    found, wanted = interpret(result, drawn.feeds), interpret(drawn.graph, drawn.feeds)
+    for got, want in zip(found, wanted, strict=True):
+        assert not mismatch(got, want)
 
 
 @given(drawn=graphs())

@@ -152,3 +152,31 @@ def test_h1_inside_a_scan_the_step_is_named() -> None:
     assert found.node.op.op_name == "log"
     assert found.path[0].startswith("step 3 of 5 of scan")
     assert found.operands[0].value == -4
+
+
+def test_bisect_finds_the_pair_that_xla_rewrites(rng: np.random.Generator) -> None:
+    def f(x: Any, w: Any) -> Any:
+        for _ in range(3):
+            x = jnp.tanh(x @ w) + x
+        y = jnp.log(jnp.exp(x * 0 + 89)) * 2
+        return jnp.sin(y) + x
+
+    arguments = (rng.standard_normal((2, 4)).astype(np.float32), np.eye(4, dtype=np.float32))
+    graph = rlx_xla.trace(f, *arguments).graph
+    feeds = {v.name: a for v, a in zip(graph.inputs, arguments, strict=True)}
+    found = rlx.debug.bisect(graph, feeds, session=rlx.Session("cpu"))
+    assert {n.op.op_name for n in found.nodes} >= {"exp", "log"}
+    assert len(found.nodes) <= 5
+    assert found.reason.startswith("cpu")
+    strict = rlx.CompileOptions(strict=True)
+    with pytest.raises(rlx.errors.PassError, match="nothing is wrong"):
+        rlx.debug.bisect(graph, feeds, session=rlx.Session("cpu"), options=strict)
+
+
+def test_jit_takes_a_policy(rng: np.random.Generator) -> None:
+    options = rlx.CompileOptions(policy=rlx.PrecisionPolicy.AUTO_MIXED_BF16)
+    x, w = (rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2))
+    fast = rlx_xla.jit(lambda x, w: jnp.tanh(x @ w) @ w, options=options)
+    got, want = np.asarray(fast(x, w)), np.tanh(x @ w) @ w
+    assert got.dtype == np.float32
+    assert 1e-6 < np.abs(got - want).max() < 0.2
