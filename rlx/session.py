@@ -26,7 +26,7 @@ from rlx.signature import Signature, flat_signature
 from rlx.specializing import Planner
 from rlx.template import AbstractTemplate
 
-_LEAST = (1, 2, 4, 8, 16)
+_LEAST = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 """Sizes from which a function may have one graph for all; smaller ones are traced by themselves."""
 
 

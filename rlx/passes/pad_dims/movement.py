@@ -267,7 +267,7 @@ def gather_general(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Result
     rank = len(node.types[0].shape)
     axes = [window.pop(0) if a in op.offset_dims else batch.pop(0) for a in range(rank)]
     places = indices.value
-    if limits and op.mode is not IndexMode.PROMISE_IN_BOUNDS:
+    if limits:  # a broken promise is clipped, as XLA does
         places = _limited(ctx, places, limits, op.mode)
     return ctx.remade(node, [x.value, places], axes)
 
@@ -286,7 +286,7 @@ def _limited(ctx: Padding, indices: Value, limits: dict[int, Dim], mode: IndexMo
     ]
     row: Value = Concatenate(axis=0)(*(p.reshape((1,)) for p in parts))
     limit = broadcast_to(row, indices.type.shape)
-    if mode is IndexMode.CLIP:
+    if mode is not IndexMode.FILL_OR_DROP:
         return Min()(indices, limit)
     far = broadcast_to(scalar(most, dtype), indices.type.shape)
     return Select()(Compare(direction=Direction.GT)(indices, limit), far, indices)
@@ -338,8 +338,10 @@ def scatter_general(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Resul
             return made
     values = [x.value, indices.value, updates.value]
     changed: dict[str, Any] = {}
-    if limits and op.mode is not IndexMode.PROMISE_IN_BOUNDS:
-        values[1] = _limited(ctx, values[1], limits, op.mode)
+    if limits:  # a broken promise writes nothing, as XLA does
+        clips = op.mode is IndexMode.CLIP
+        mode = IndexMode.CLIP if clips else IndexMode.FILL_OR_DROP
+        values[1] = _limited(ctx, values[1], limits, mode)
     if loose:
         if op.mode is IndexMode.CLIP:
             return Refusal("updates that are padding would be moved inside")

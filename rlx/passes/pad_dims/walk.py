@@ -13,6 +13,7 @@ from rlx.ir.graph import Graph, Node, Value, inner_graphs, make_node
 from rlx.ir.location import Location
 from rlx.ops.external import External
 from rlx.ops.io import Input, Param
+from rlx.ops.random.seeded import RANDOM_OPS
 from rlx.passes.pad_dims import elementwise, loops, movement, reductions, rows
 from rlx.passes.pad_dims.context import Padding, Results, as_padded, rule_for
 from rlx.passes.pad_dims.layout import Padded, Refusal, plain
@@ -184,6 +185,8 @@ def _node(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
             Padded(v, t.shape, plain(t.shape))
             for v, t in zip(made.results, node.types, strict=True)
         ]
+    if isinstance(node.op, RANDOM_OPS):
+        return Refusal("its draws depend on the size")
     rule = rule_for(node.op)
     return decomposed(ctx, node, inputs) if rule is None else rule(ctx, node, inputs)
 
