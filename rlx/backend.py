@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, cast
 
 from rlx.device_names import split, unregistered
 from rlx.dtypes import DType
@@ -170,13 +170,21 @@ def backend_for(device: str) -> AbstractBackend:
 
     Raises:
         DeviceError: the name is unknown, or no such device is attached; the available are listed.
-        RegistryError: two packages bring a backend for the name.
+        RegistryError: two packages bring a backend for the name, or what was registered gives
+            none.
     """
     plain, index = split(device)
     factory = _FACTORIES.get(plain) or _find(plain)
     if factory is None:
         raise unregistered(device, registered_devices())
-    return factory(f"{plain}:{index}" if index else plain)
+    full = f"{plain}:{index}" if index else plain
+    made = factory(full)
+    if not isinstance(cast("object", made), AbstractBackend):
+        raise RegistryError(
+            f"device {full!r}: its factory is required to return an rlx.backend.AbstractBackend; "
+            f"got {type(made).__name__}. Correct what register_backend was given."
+        )
+    return made
 
 
 def _find(name: str) -> Factory | None:

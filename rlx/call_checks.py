@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +20,20 @@ def require_mapping(where: str, what: str, given: object) -> None:
     """
     if not isinstance(given, Mapping):
         raise RunError(f"{where}: a mapping ({what}) is required; got {type(given).__name__}.")
+
+
+def require_sets(where: str, given: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """The inputs of several runs, as they are.
+
+    Raises:
+        RunError: it is no series of mappings.
+    """
+    if not isinstance(cast("object", given), Iterable) or isinstance(given, Mapping):
+        raise RunError(
+            f"{where}: a list of mappings (input name → array) is required; got "
+            f"{type(given).__name__}. For one run use run."
+        )
+    return given
 
 
 def check_names(
@@ -64,7 +78,8 @@ def output_indices(count: int, outputs: Sequence[int] | None) -> Sequence[int]:
         raise RunError(f"run: outputs is a list of numbers, or None; got {outputs!r}.")
     wrong: list[object] = []
     for index in cast("Sequence[object]", outputs):
-        whole = int(cast("int", index)) if isinstance(index, int | np.integer) else count
+        number = isinstance(index, int | np.integer) and not isinstance(index, bool)
+        whole = int(cast("int", index)) if number else count
         if not -count <= whole < count:
             wrong.append(cast("object", index))
     if wrong:

@@ -10,7 +10,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from rlx import dims
-from rlx.call_checks import check_names, output_indices, require_mapping, shapes_of
+from rlx.call_checks import check_names, output_indices, require_mapping, require_sets, shapes_of
 from rlx.capabilities import Capabilities
 from rlx.compiler import Compiler
 from rlx.deferred import Specialization, SpecializationCache, Specializations
@@ -244,7 +244,7 @@ class CompiledGraph:
             depth = 1
         waiting: deque[RunHandle] = deque()
         found: list[list[np.ndarray[Any, Any]]] = []
-        for inputs in sets:
+        for inputs in require_sets("run_pipelined", sets):
             if len(waiting) == depth:
                 found.append(waiting.popleft().result())
             waiting.append(self.run_async(inputs, outputs=outputs))

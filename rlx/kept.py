@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Generator, Mapping
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -29,6 +29,11 @@ def check_feeds(graph: Graph, feeds: Mapping[str, int], where: str) -> None:
             raise CompileError(
                 f"{where}: an input is required ({listing(graph.inputs)}); got {name!r}."
                 f"{did_you_mean(name, inputs)}"
+            )
+        if isinstance(output, bool) or not isinstance(cast("object", output), int | np.integer):
+            raise CompileError(
+                f"{where}: the output that feeds {name!r} is required to be its number; got "
+                f"{output!r}. Outputs are numbered from 0."
             )
         wanted = inputs[name].type
         if 0 <= output < len(graph.outputs) and graph.outputs[output].type == wanted:

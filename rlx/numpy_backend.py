@@ -11,7 +11,7 @@ import numpy as np
 
 from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.dtypes import as_dtype
-from rlx.errors import RunError
+from rlx.errors import DeviceError, RunError
 from rlx.host_values import cast_array, python_array
 from rlx.ir.graph import Node
 from rlx.ir.interpret import run
@@ -24,8 +24,16 @@ from rlx.types import TensorType
 
 
 def create(device: str) -> AbstractBackend:
-    """The backend for ``interpret``."""
-    del device
+    """The backend for ``interpret``.
+
+    Raises:
+        DeviceError: the name has an index; there is one such device.
+    """
+    if device not in ("interpret", "interpret:0"):
+        raise DeviceError(
+            f"device {device!r}: index must be below 1, the number of interpret devices; got "
+            f"{device.partition(':')[2]}. Use 'interpret'."
+        )
     return NumpyBackend()
 
 

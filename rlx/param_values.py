@@ -107,6 +107,7 @@ def from_bytes(
     raw = given is DType.U8 and wanted is not DType.U8 and one_byte
     bits = wanted.bits if raw else 8 * given.itemsize
     expected = -(-count * bits // 8)
+    data = _raw(where, data)
     if len(data) != expected:
         raise RunError(
             f"{where} is required to be {type_}, {count} elements of {given} in "
@@ -138,6 +139,7 @@ def with_bytes(
             f"set_param_range: param {name!r}: the offset is required to be an int ≥ 0, in bytes; "
             f"got {offset!r}."
         )
+    data = _raw(f"set_param_range: param {name!r}", data)
     if offset + len(data) > size:
         raise RunError(
             f"set_param_range: param {name!r} is required to hold the range; it has {size} bytes; "
@@ -146,6 +148,22 @@ def with_bytes(
     changed = bytearray(np.ascontiguousarray(old).tobytes())
     changed[offset : offset + len(data)] = data
     return np.frombuffer(bytes(changed), old.dtype).reshape(old.shape)
+
+
+def _raw(where: str, data: object) -> bytes:
+    """What a buffer holds, in C order, as bytes.
+
+    Raises:
+        RunError: it is no buffer.
+    """
+    if isinstance(data, bytes | bytearray):
+        return bytes(data)
+    if not isinstance(data, memoryview | np.ndarray):
+        raise RunError(
+            f"{where} is required to be given as bytes; got {type(data).__name__}. Use "
+            "array.tobytes(), or set_param for an array."
+        )
+    return cast("memoryview", data).tobytes()
 
 
 def _unpacked(packed: np.ndarray[Any, Any], dtype: DType, count: int) -> np.ndarray[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -582,3 +583,20 @@ def test_a_chain_falls_through_to_a_device_that_works(monkeypatch: pytest.Monkey
         "  slow: not allowed by the policy\n  fast: compile: fast is out of order.\n"
         "Allow another device, or change what the reasons name."
     )
+
+
+def test_a_factory_gives_a_backend(alone: None) -> None:
+    rlx.register_backend("mine", lambda device: None)  # type: ignore[arg-type, return-value]
+    text = (
+        "device 'mine': its factory is required to return an rlx.backend.AbstractBackend; got "
+        "NoneType. Correct what register_backend was given."
+    )
+    with pytest.raises(RegistryError, match=f"^{re.escape(text)}$"):
+        rlx.Session("mine")
+
+
+def test_there_is_one_interpreter() -> None:
+    assert rlx.Session("interpret:0").device == "interpret"
+    text = "device 'interpret:1': index must be below 1, the number of interpret devices; got 1."
+    with pytest.raises(DeviceError, match=re.escape(text)):
+        rlx.Session("interpret:1")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -263,3 +266,43 @@ def test_params_are_shared_by_name(session: rlx.Session, rng: np.random.Generato
     np.testing.assert_allclose(second.run({})[0], w + v, rtol=1e-6)
     first.set_param("w", w * 2)
     np.testing.assert_allclose(second.run({})[0], w + v, rtol=1e-6)
+
+
+def test_bytes_come_from_any_buffer(session: rlx.Session, rng: np.random.Generator) -> None:
+    compiled: Any = session.compile(_scale())
+    w: Any = _draw(rng, 3)
+    x = _draw(rng, 2, 3)
+    for data in (w.tobytes(), bytearray(w.tobytes()), memoryview(w), w):
+        compiled.set_param_typed("w", np.zeros(3, np.float32).tobytes(), "f32")
+        compiled.set_param_typed("w", data, "f32")
+        np.testing.assert_allclose(compiled.run({"x": x})[0], x * w, rtol=1e-6)
+    compiled.set_param_range("w", 4, memoryview(w[:1]))
+    np.testing.assert_array_equal(np.asarray(compiled.params()["w"]), w[[0, 0, 2]])
+    wanted = (
+        "set_param_typed: param 'w' is required to be given as bytes; got str. Use "
+        "array.tobytes(), or set_param for an array."
+    )
+    with pytest.raises(RunError, match=f"^{re.escape(wanted)}$"):
+        compiled.set_param_typed("w", "abcdefghijkl", "f32")
+    with pytest.raises(RunError, match="param 'w' is required to be given as bytes; got list"):
+        compiled.set_param_range("w", 0, [1, 2])
+
+
+def test_what_is_no_number_of_an_output(session: rlx.Session) -> None:
+    b = rlx.GraphBuilder("two")
+    x = b.input("x", "f32[2]")
+    compiled: Any = session.compile(b.build(x + 1.0, x * 2.0))
+    feed = {"x": np.ones(2, np.float32)}
+    with pytest.raises(RunError, match="run: outputs are numbered 0 to 1; got True"):
+        compiled.run(feed, outputs=[True])
+    wanted = (
+        "keep: the output that feeds 'x' is required to be its number; got '1'. Outputs are "
+        "numbered from 0."
+    )
+    with pytest.raises(CompileError, match=f"^{re.escape(wanted)}$"):
+        compiled.keep("x", from_output="1")
+    with pytest.raises(RunError, match=r"run_pipelined: a list of mappings .* got NoneType"):
+        compiled.run_pipelined(None)
+    with pytest.raises(RunError, match=r"got dict\. For one run use run\."):
+        compiled.run_pipelined(feed)
+    assert compiled.run(feed)[1].tolist() == [2.0, 2.0]
