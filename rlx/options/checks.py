@@ -127,6 +127,7 @@ _FIELDS: dict[str, tuple[str, Accepts]] = {
     "quant_param_bindings": ("a mapping (param → bytes), or None", _packed),
     "kernel_dispatch": ("a KernelDispatch", _is(KernelDispatch)),
     "scan_unroll_max_length": ("an int ≥ 0", _whole(0)),
+    "roll_blocks": ("0 or an int ≥ 2", lambda value: _whole(0)(value) and value != 1),
     "cache_param_invariant": _BOOL,
     "strict": _BOOL,
     "matmul_precision": (

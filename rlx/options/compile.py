@@ -56,6 +56,8 @@ class CompileOptions:
         kernel_dispatch: which implementations may be chosen (``RLX_KERNEL_DISPATCH``).
         scan_unroll_max_length: longest scan, in steps, that is written out where it makes at most
             4,096 nodes; 0 writes out none.
+        roll_blocks: how many equal blocks in a row become a scan over their stacked weights, which
+            compiles faster; 0 makes none, and the report says where it would pay.
         cache_param_invariant: compute what depends on params alone once, in a program of its own,
             and again after ``set_param`` (``RLX_CACHE_PARAM_INVARIANT``).
         strict: let XLA keep every rounding that the graph asks for, and every pair of ops whose
@@ -103,6 +105,7 @@ class CompileOptions:
     quant_param_bindings: Mapping[str, bytes] | None = None
     kernel_dispatch: KernelDispatch = field(default_factory=dispatch_from_env)
     scan_unroll_max_length: int = 0
+    roll_blocks: int = 0
     cache_param_invariant: bool = _flag("RLX_CACHE_PARAM_INVARIANT")
     strict: bool = False
     matmul_precision: str | None = None

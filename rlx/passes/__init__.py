@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rlx.passes.quantize import InsertScaledMatmul as InsertScaledMatmul
     from rlx.passes.quantize import PropagateQuantization as PropagateQuantization
     from rlx.passes.recognize import Recognize as Recognize
+    from rlx.passes.roll import RollBlocks as RollBlocks
     from rlx.passes.specialize import Specialize as Specialize
     from rlx.passes.unroll import UnrollScans as UnrollScans
 
@@ -57,6 +58,7 @@ _LAZY = {
     "ProtectValues": "protect_values",
     "RaiseMatmulPrecision": "matmul_precision",
     "Recognize": "recognize",
+    "RollBlocks": "roll",
     "Specialize": "specialize",
     "UnfuseElementwiseRegions": "fuse",
     "UnrollScans": "unroll",

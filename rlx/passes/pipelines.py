@@ -23,6 +23,7 @@ from rlx.passes.precision import ApplyPrecision
 from rlx.passes.protect_values import ProtectValues
 from rlx.passes.quantize import InsertScaledMatmul, PropagateQuantization
 from rlx.passes.recognize import Recognize
+from rlx.passes.roll import RollBlocks
 from rlx.passes.specialize import Specialize
 from rlx.passes.unroll import UnrollScans
 
@@ -61,6 +62,8 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         # After elimination, which makes the parts of a pattern the same node; before folding and
         # Specialize, which take patterns apart.
         *(() if options.fusion_opts.skip_fusion else (Recognize(),)),
+        # After recognition, which leaves fewer nodes; before what looks at single products.
+        RollBlocks(blocks=options.roll_blocks),
         # After elimination, so that a tensor is quantised once; before folding, which would make
         # constants of what is to be quantised.
         *(

@@ -78,17 +78,18 @@ def steps(op: Scan, operands: Sequence[Value]) -> tuple[Value, ...]:
     rows: list[list[Value]] = [[] for _ in op.body.outputs[op.num_carry :]]
     for turn in range(length):
         step = length - 1 - turn if op.reverse else turn
-        parts = [_row(x, step) for x in xs]
+        parts = [row_of(x, step) for x in xs]
         made = splice(op.body, [*consts, *carry, *parts, *tokens])
         outputs, tokens = made[: len(op.body.outputs)], made[len(op.body.outputs) :]
         carry = outputs[: op.num_carry]
         for column, value in zip(rows, outputs[op.num_carry :], strict=True):
             column.append(value)
-    stacked = (_stacked(column[::-1] if op.reverse else column) for column in rows)
-    return (*carry, *stacked, *tokens)
+    ys = (stacked(column[::-1] if op.reverse else column) for column in rows)
+    return (*carry, *ys, *tokens)
 
 
-def _row(x: Value, step: int) -> Value:
+def row_of(x: Value, step: int) -> Value:
+    """The element of a value's first axis."""
     shape = x.shape
     part = Slice(
         start_indices=(step, *(0 for _ in shape[1:])),
@@ -99,7 +100,8 @@ def _row(x: Value, step: int) -> Value:
     return make_node(Reshape(shape=shape[1:]), row).results[0]
 
 
-def _stacked(column: Sequence[Value]) -> Value:
+def stacked(column: Sequence[Value]) -> Value:
+    """Values of one type along a new first axis."""
     rows = [
         make_node(
             BroadcastInDim(shape=(1, *v.shape), broadcast_dimensions=tuple(range(1, v.rank + 1))),
