@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 from rlx.dims import DimExpr
-from rlx.errors import ShapeError, VerifyError
+from rlx.errors import FormatError, ShapeError, VerifyError
 from rlx.ir import location as loc
 from rlx.ir.attributes import Literal, Opaque
 from rlx.ir.location import Location
@@ -102,6 +102,11 @@ class Value(ValueOperators):
     def __deepcopy__(self, memo: object) -> Value:
         return self
 
+    def __reduce__(self) -> tuple[object, ...]:
+        raise FormatError(
+            f"pickle: a whole graph is required; got {self!r}. Pickle the graph, or save it."
+        )
+
     def __repr__(self) -> str:
         return f"<Value {self.type} of {self.node!r}>"
 
@@ -186,8 +191,18 @@ class Graph:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a graph never changes; {name!r} cannot be set. Build a new graph.")
 
+    def __copy__(self) -> Graph:
+        return self
+
     def __deepcopy__(self, memo: object) -> Graph:
         return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickles hold what a saved graph holds: its text."""
+        from rlx.ir.serialize import portable_text
+        from rlx.ir.text import parse
+
+        return parse, (portable_text("pickle", self),)
 
     def nodes(self) -> tuple[Node, ...]:
         """Every node, inputs before users, in an order that depends on the structure alone."""

@@ -83,9 +83,7 @@ def save(
             f"save: a Graph is required; got {type(graph).__name__}. For a traced function give "
             "traced.graph, and params=traced.params to keep its arrays."
         )
-    graph = rewrite(graph, _portable)
-    _refuse_live(graph)
-    text = f"format {TEXT_VERSION}\n\n{print_graph(graph, locations=locations)}\n".encode()
+    text = portable_text("save", graph, locations=locations).encode()
     given = {} if params is None else _checked_params(graph, params)
     references = References("save", os.path.dirname(os.path.abspath(path)))
     tensors: list[Tensor] = []
@@ -107,6 +105,17 @@ def save(
         )
     header = Header(len(text), hashlib.sha256(text).hexdigest(), tuple(tensors))
     container.write(path, header, text, arrays)
+
+
+def portable_text(where: str, graph: Graph, *, locations: bool = True) -> str:
+    """The text of a graph that another process reads.
+
+    Raises:
+        FormatError: a node exists in memory only (a callback, say).
+    """
+    graph = rewrite(graph, _portable)
+    _refuse_live(where, graph)
+    return f"format {TEXT_VERSION}\n\n{print_graph(graph, locations=locations)}\n"
 
 
 def load(path: PathLike) -> Graph:
@@ -181,7 +190,7 @@ def _portable(node: Node) -> tuple[Value, ...] | None:
     return make_node(op.replace(stablehlo=text), node.inputs).results if text else None
 
 
-def _refuse_live(graph: Graph) -> None:
+def _refuse_live(where: str, graph: Graph) -> None:
     findings = [
         f"  {node.op.name!r}{f' at {node.location}' if node.location else ''}"
         for inner in graph.all_graphs()
@@ -190,7 +199,7 @@ def _refuse_live(graph: Graph) -> None:
     ]
     if findings:
         raise FormatError(
-            "save: every opaque node is required to have StableHLO text; these exist in memory "
+            f"{where}: every opaque node is required to have StableHLO text; these exist in memory "
             "only (a callback, say). Take them out of the graph, or save what is around them.\n"
             + "\n".join(findings)
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -273,3 +276,19 @@ def test_files_that_are_no_safetensors(tmp_path: Path, data: bytes) -> None:
 
 def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
     assert "traced.graph" in refused(save, object(), tmp_path / "m.rlx")
+
+
+def test_a_graph_is_pickled_as_its_text() -> None:
+    b = GraphBuilder("pickled")
+    x, w = b.input("x", "f32[b, 4]"), b.param("w", "f32[4, 3]")
+    graph = b.build((x @ w).softmax(), x + float("nan"))
+    again = pickle.loads(pickle.dumps(graph))
+    assert same(again, graph)
+    assert [n.location for n in again.nodes()] == [n.location for n in graph.nodes()]
+    assert copy.copy(graph) is graph
+    with pytest.raises(FormatError, match=r"^pickle: a whole graph is required; got <Value .*save"):
+        pickle.dumps(x)
+    live = External(name="io_callback", dtypes=(DType.F32,), shapes=((),), live=Opaque(object()))
+    opaque = Graph((), (), make_node(live, ()).results)
+    with pytest.raises(FormatError, match=re.escape("pickle: every opaque node")):
+        pickle.dumps(opaque)
