@@ -71,6 +71,13 @@ def _resident(value: Any) -> bool:
     return all(isinstance(k, str) and type(v) is int and v >= 0 for k, v in pairs)
 
 
+def _flags(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    pairs = cast("Mapping[object, object]", value).items()
+    return all(isinstance(k, str) and isinstance(v, bool | int | float | str) for k, v in pairs)
+
+
 def _packed(value: Any) -> bool:
     if value is None:
         return True
@@ -149,7 +156,7 @@ _FIELDS: dict[str, tuple[str, Accepts]] = {
     "constraints": ("a tuple of texts, such as ('seq % 64 == 0',)", _names),
     "donate": ("a set of input names", _names),
     "resident": ("a mapping (input name → number of the output that feeds it)", _resident),
-    "compiler_options": ("a mapping (XLA flag → value)", _is(Mapping)),
+    "compiler_options": ("a mapping (XLA flag → bool, number or text)", _flags),
     "arena_alignment": ("a power of two", _power_of_two),
     "disable_mpsgraph": _BOOL,
     "disable_conv_bias_act_fusion": _BOOL,

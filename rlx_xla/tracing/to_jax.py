@@ -7,7 +7,7 @@ import functools
 import inspect
 import keyword
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,13 @@ def to_jax(
 
     Raises:
         RunError: params are missing or unknown.
+        TraceError: it is neither a graph nor what ``rlx_xla.trace`` gave.
     """
+    if not isinstance(cast("object", graph), Graph | Traced):
+        raise TraceError(
+            "to_jax: a Graph, or what rlx_xla.trace gave, is required; got "
+            f"{type(graph).__name__}. Compile it with rlx.Session, or trace it first."
+        )
     if lost_rules not in _LOST_RULES:
         raise TraceError(
             f"to_jax: lost_rules is required to be one of {', '.join(_LOST_RULES)}; "

@@ -48,7 +48,9 @@ def _symbolic() -> rlx.Graph:
     [
         {"specialization_cache_size": "a"}, {"specialization_cache_size": 1.5},
         {"kernel_dispatch": "native"}, {"dim_binding": 3}, {"param_bindings": 3},
-        {"donate": "x"}, {"compiler_options": 3}, {"cast_inputs": "yes"}, {"validate": 1},
+        {"donate": "x"}, {"compiler_options": 3},
+        {"compiler_options": {1: True}}, {"compiler_options": {"xla_flag": [1]}},
+        {"cast_inputs": "yes"}, {"validate": 1},
     ],
 )  # fmt: skip
 def test_options_of_another_type_are_refused(options: dict[str, Any]) -> None:

@@ -374,3 +374,12 @@ def test_elimination_is_linear_in_the_depth_of_calls() -> None:
     seconds(50)
     # Ten times as deep took a hundred times as long.
     assert seconds(1000) < 40 * max(seconds(100), 0.005)
+
+
+def test_what_is_no_graph_is_refused() -> None:
+    wanted = (
+        "to_jax: a Graph, or what rlx_xla.trace gave, is required; got function. Compile it with "
+        "rlx.Session, or trace it first."
+    )
+    with pytest.raises(TraceError, match=f"^{re.escape(wanted)}$"):
+        rlx_xla.to_jax(lambda x: x)  # type: ignore[arg-type]
