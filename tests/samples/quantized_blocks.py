@@ -16,6 +16,7 @@ from rlx.ops.quantized import (
     DequantGroupedMatmulMlx,
     DequantizeBlocks,
     DequantMatmul,
+    DequantMatmulInt8,
     DequantMoeWeights,
 )
 from rlx.quant import QuantScheme, all_schemes, pack, unpack
@@ -75,6 +76,7 @@ def summing(x: Array, w: Array) -> Tolerance:
 def samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield from _numbers(rng)
     yield from _products(rng)
+    yield from _rounded_products(rng)
     yield from _rows(rng)
     yield from _experts(rng)
 
@@ -128,6 +130,33 @@ def _products(rng: np.random.Generator) -> Iterator[Sample]:
         tensors = weight(rng, QuantScheme.gguf("Q6_K"), 256, 4)
         bound = summing(x, matrix(QuantScheme.gguf("Q6_K"), tensors))
         yield Sample(DequantMatmul(scheme="gguf_q6k"), (x, *tensors), f"x {shape}", tolerance=bound)
+
+
+def _rounded_products(rng: np.random.Generator) -> Iterator[Sample]:
+    for scheme in SCHEMES:
+        if not scheme.is_gguf or scheme.block_size not in (32, 256):
+            continue
+        for dtype, rows, inner, outer in (
+            (DType.F32, (), 256, 3),
+            (DType.F32, (6,), 512, 5),
+            (DType.F16, (2, 1), 256, 2),
+        ):
+            op = DequantMatmulInt8(scheme=str(scheme))
+            tensors = weight(rng, scheme, inner, outer)
+            x = draw(rng, dtype, (*rows, inner))
+            x[..., :32] = 0  # a block without any number has no scale
+            most = np.abs(x.astype(np.float64)) @ np.abs(matrix(scheme, tensors).astype(np.float64))
+            # A scale between two numbers of f16 may go to either.
+            bound = Tolerance(2e-3 * float(most.max(initial=0)), 2e-3)
+            yield Sample(op, (x, *tensors), f"{scheme} {dtype}{list(x.shape)}", tolerance=bound)
+    q8 = QuantScheme.gguf("Q8_0")
+    none = (np.zeros((0, 64), np.float32), *weight(rng, q8, 64, 3))
+    yield Sample(DequantMatmulInt8(scheme=str(q8)), none, "no rows")
+    bad = draw(rng, DType.F32, (3, 64))
+    bad[0, 3], bad[1, 40] = np.nan, np.inf
+    whole = (bad, *weight(rng, q8, 64, 3))
+    loose = Tolerance(2e-2, 2e-3)
+    yield Sample(DequantMatmulInt8(scheme=str(q8)), whole, "not finite", tolerance=loose)
 
 
 def _low(dtype: DType) -> Tolerance:
@@ -227,6 +256,14 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(product, ("f32[]", "u8[2, 34]"), ShapeError, "C3", "one axis")
     yield ErrorSample(product, ("f32[2, 64]", "u8[2, 34]"), ShapeError, "C4", "K = 32")
     yield ErrorSample(product, ("f32[2, k]", "u8[2, 34]"), InconclusiveDimError, "C4", "K = 32")
+    rounded = _make(DequantMatmulInt8, scheme="gguf_q8_0")
+    for name in ("gguf_nvfp4", "int8/32"):
+        other = _make(DequantMatmulInt8, scheme=name)
+        yield ErrorSample(other, ("f32[64]", "u8[2, 36]"), ShapeError, "C1", "32 or 256")
+    yield ErrorSample(rounded, ("f32[2, 32]", "u8[2, 35]"), ShapeError, "C2", "34 bytes")
+    yield ErrorSample(rounded, ("i8[2, 32]", "u8[2, 34]"), DTypeError, "C3", "floating")
+    yield ErrorSample(rounded, ("f32[]", "u8[2, 34]"), ShapeError, "C3", "one axis")
+    yield ErrorSample(rounded, ("f32[2, 64]", "u8[2, 34]"), ShapeError, "C4", "K = 32")
     rows = _make(DequantGather, scheme="gguf_q8_0")
     unknown = _make(DequantGather, scheme="int8/x")
     yield ErrorSample(unknown, ("i8[64, 3]", "i32[2]", "f32[2, 3]"), ShapeError, "C1", "int8/x")
@@ -275,6 +312,8 @@ def _grouped_errors() -> Iterator[ErrorSample]:
 def symbolic_samples() -> Iterator[SymbolicSample]:
     product = DequantMatmul(scheme="gguf_q8_0")
     yield SymbolicSample(product, ("f32[b, s, 32]", "u8[3, 34]"), {"b": 2, "s": 3})
+    rounded = DequantMatmulInt8(scheme="gguf_q4_1")
+    yield SymbolicSample(rounded, ("f32[b, s, 64]", "u8[3, 40]"), {"b": 2, "s": 3})
     rows = DequantGather(scheme="gguf_q4k")
     yield SymbolicSample(rows, ("u8[9, 144]", "i32[b, s]"), {"b": 2, "s": 3})
     columns = DequantGather(scheme="int4/32", size=50)

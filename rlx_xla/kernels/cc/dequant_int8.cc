@@ -1,0 +1,61 @@
+// Handler of dequant_int8.h: rlx_dequant_matmul_int8_rows_cpu(x[..., k], weight[n, bytes]) -> y of
+// x's dtype; attribute `scheme`: s64, the numbers of GGUF's tensor types.
+#include "dequant_int8.h"
+#include "handler.h"
+
+namespace {
+
+using rlx::Tensor;
+
+template <typename Block>
+void Run(const rlx::Call& call) {
+  const Tensor x = call.Arg(0);
+  const Tensor weight = call.Arg(1, XLA_FFI_DataType_U8);
+  const Tensor y = call.Result(0, x.dtype);
+  const int64_t n = weight.rank == 2 ? weight.dim(0) : 0;
+  const int64_t blocks = weight.rank == 2 ? weight.dim(1) / Block::kBytes : 0;
+  const int64_t k = blocks * Block::kElements;
+  const int64_t rows = x.rank > 0 ? x.Count(0, x.rank - 1) : 0;
+  if (weight.rank != 2 || weight.dim(1) % Block::kBytes != 0 || x.rank < 1 ||
+      x.dim(x.rank - 1) != k || y.size() != rows * n) {
+    rlx::InvalidArgument(call.name() + ": x[..., k] and a weight [n, bytes] of whole blocks of " +
+                         std::to_string(Block::kBytes) + " bytes are required; got " +
+                         x.ShapeText() + ", " + weight.ShapeText() + " -> " + y.ShapeText() + ".");
+  }
+  const auto* bytes = weight.As<const uint8_t>();
+  switch (x.dtype) {
+    case XLA_FFI_DataType_F32:
+      return rlx::int8::Matmul<Block>(call, x.As<const float>(), rows, k, bytes, n, y.As<float>());
+    case XLA_FFI_DataType_BF16:
+      return rlx::int8::Matmul<Block>(call, x.As<const rlx::Bf16>(), rows, k, bytes, n,
+                                      y.As<rlx::Bf16>());
+    case XLA_FFI_DataType_F16:
+      return rlx::int8::Matmul<Block>(call, x.As<const rlx::F16>(), rows, k, bytes, n,
+                                      y.As<rlx::F16>());
+    default:
+      rlx::InvalidArgument(call.name() + ": x must be f32, bf16 or f16; got element type " +
+                           std::to_string(x.dtype) + " (numbers of xla::PrimitiveType).");
+  }
+}
+
+void Handler(const rlx::Call& call) {
+  call.Expect(/*args=*/2, /*results=*/1);
+  const int64_t scheme = call.Attr<int64_t>("scheme");
+  switch (scheme) {
+    case 2: return Run<rlx::int8::Q4_0>(call);
+    case 3: return Run<rlx::int8::Q4_1>(call);
+    case 6: return Run<rlx::int8::Q5_0>(call);
+    case 7: return Run<rlx::int8::Q5_1>(call);
+    case 8: return Run<rlx::int8::Q8_0>(call);
+    case 12: return Run<rlx::int8::Q4_K>(call);
+    case 13: return Run<rlx::int8::Q5_K>(call);
+    case 14: return Run<rlx::int8::Q6_K>(call);
+    default:
+      rlx::InvalidArgument(call.name() + ": a known tensor type of GGUF is required; got " +
+                           std::to_string(scheme) + ".");
+  }
+}
+
+}  // namespace
+
+RLX_HANDLER(rlx_dequant_matmul_int8_rows_cpu, Handler)
