@@ -51,7 +51,8 @@ def forward(
         ids: i32[batch, seq], tokens at cache positions `offset` … `offset + seq − 1`.
         start: i32[batch], the first position of each row that is not padding.
         offset: i32[], positions of the caches that are filled.
-        caches: per layer keys f32[batch, kv_heads, capacity, head_size] and values, zeros at first.
+        caches: per layer keys float[batch, kv_heads, capacity, head_size] and values; zeros at
+            first.
 
     Returns:
         f32[batch, seq, width], normalised, and the new caches.
@@ -91,12 +92,21 @@ def logits_of(params: Params, config: DecoderConfig, hidden: jax.Array) -> jax.A
     return logits
 
 
-def empty_caches(config: DecoderConfig, batch: int, capacity: int) -> list[Cache]:
-    """Return caches without content; `capacity` is in positions."""
+def empty_caches(
+    config: DecoderConfig, batch: int, capacity: int, dtype: Any = jnp.float32
+) -> list[Cache]:
+    """Return caches without content.
+
+    Args:
+        config: of the model.
+        batch: rows.
+        capacity: positions.
+        dtype: of keys and values in the caches; computing is in f32.
+    """
     sizes = (config.head_size, config.value_size)
     shape = (batch, config.kv_heads, capacity)
     return [
-        (jnp.zeros((*shape, sizes[0]), jnp.float32), jnp.zeros((*shape, sizes[1]), jnp.float32))
+        (jnp.zeros((*shape, sizes[0]), dtype), jnp.zeros((*shape, sizes[1]), dtype))
         for _ in range(config.layers)
     ]
 
@@ -165,8 +175,10 @@ def _attention(
     q = _rotated(config, q, angles) * jnp.float32(config.query_scale)
     k = _rotated(config, k, angles)
     zero, offset = jnp.int32(0), places[0]
-    keys = lax.dynamic_update_slice(cache[0], k, (zero, zero, offset, zero))
-    values = lax.dynamic_update_slice(cache[1], v, (zero, zero, offset, zero))
+    keys = lax.dynamic_update_slice(cache[0], k.astype(cache[0].dtype), (zero, zero, offset, zero))
+    values = lax.dynamic_update_slice(
+        cache[1], v.astype(cache[1].dtype), (zero, zero, offset, zero)
+    )
     y = attend(q, keys, values, places, start, window)
     y = y.transpose(0, 2, 1, 3).reshape(batch, seq, config.heads * config.value_size)
     return product(y, layer["output"]), (keys, values)
@@ -184,8 +196,8 @@ def attend(
 
     Args:
         q: f32[batch, heads, seq, size], scaled.
-        keys: f32[batch, kv_heads, capacity, size].
-        values: f32[batch, kv_heads, capacity, value_size].
+        keys: float[batch, kv_heads, capacity, size].
+        values: float[batch, kv_heads, capacity, value_size].
         places: i32[seq], the queries' positions in the cache, one after another.
         start: i32[batch], the first position that a row may see.
         window: positions seen, itself included; 0 for all.
@@ -202,8 +214,8 @@ def attend(
     def block(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         top, total, summed = state
         at = index * BLOCK
-        k = lax.dynamic_slice_in_dim(keys, at, BLOCK, axis=2)
-        v = lax.dynamic_slice_in_dim(values, at, BLOCK, axis=2)
+        k = lax.dynamic_slice_in_dim(keys, at, BLOCK, axis=2).astype(jnp.float32)
+        v = lax.dynamic_slice_in_dim(values, at, BLOCK, axis=2).astype(jnp.float32)
         scores = jnp.einsum("bhqd,bhsd->bhqs", grouped, k)
         scores = scores.reshape(batch, kv_heads, group, seq, BLOCK)
         there = at + jnp.arange(BLOCK, dtype=jnp.int32)

@@ -1,6 +1,7 @@
 """Packed weights in JAX functions: leaves of a params tree that keep their quantised bytes.
 
-A product with a ``PackedWeight`` traces to one ``dequant_matmul`` node and a lookup to one
+A product with a ``PackedWeight`` traces to one ``dequant_matmul`` node (``dequant_matmul_int8``
+where inputs are rounded) and a lookup to one
 ``dequant_gather``. Under ``jax.jit`` alone they are what those ops are made of.
 """
 
@@ -18,7 +19,8 @@ import numpy as np
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import ShapeError
 from rlx.ir.builder import GraphBuilder
-from rlx.ops.quantized import DequantGather, DequantMatmul
+from rlx.ops.quantized import DequantGather, DequantMatmul, DequantMatmulInt8
+from rlx.ops.quantized.rounded import BLOCKS
 from rlx.quant.packed import decode
 from rlx.quant.schemes import QuantScheme
 from rlx.types import TensorType
@@ -27,8 +29,6 @@ from rlx_xla.tracing.to_jax import to_jax
 ROWS = "rows"
 """The symbol for the rows of a product, whatever JAX calls their number."""
 
-
-SMALL_BLOCK = 32
 
 INPUTS = ("exact", "int8")
 
@@ -42,7 +42,8 @@ class PackedWeight:
         codes: u8[N, bytes of a row].
         scheme: the display name of a GGUF ``QuantScheme``, such as ``gguf_q4k``.
         inputs: what a product takes in: ``"exact"``, or ``"int8"`` for inputs rounded to signed
-            bytes with a scale for each 32 (256 for K-quants), as llama.cpp rounds them.
+            bytes with a scale for each 32 (256 for K-quants), as llama.cpp rounds them; a scheme
+            with blocks of another size takes exact ones.
     """
 
     codes: Any
@@ -86,28 +87,10 @@ def product(x: jax.Array, weight: Weight) -> jax.Array:
     if not isinstance(weight, PackedWeight):
         wide = jnp.asarray(weight).astype(jnp.float32)
         return jnp.einsum("...k,nk->...n", x.astype(jnp.float32), wide).astype(x.dtype)
-    call = _matmul(weight.scheme, as_dtype(np.dtype(x.dtype)), tuple(weight.codes.shape))
+    dtype = as_dtype(np.dtype(x.dtype))
+    call = _matmul(weight.scheme, weight.inputs, dtype, tuple(weight.codes.shape))
     flat = x.reshape(-1, x.shape[-1])
-    if weight.inputs == "int8":
-        flat = rounded(flat, QuantScheme.parse(weight.scheme).block_size)
     return call(flat, weight.codes).reshape(*x.shape[:-1], weight.codes.shape[0])
-
-
-def rounded(x: jax.Array, block: int) -> jax.Array:
-    """Return x[rows, K] rounded to signed bytes, each block of a row with its own scale.
-
-    The scale is max |x| / 127; for blocks of 32 it is an f16 number, as files store it.
-
-    Args:
-        x: float[rows, K].
-        block: elements that share a scale, 32 or 256; divides K.
-    """
-    blocks = x.astype(jnp.float32).reshape(x.shape[0], -1, block)
-    scale = jnp.max(jnp.abs(blocks), axis=-1, keepdims=True) / jnp.float32(127)
-    codes = jnp.round(blocks * jnp.where(scale > 0, 1 / scale, 0.0))
-    if block == SMALL_BLOCK:
-        scale = scale.astype(jnp.float16).astype(jnp.float32)
-    return (codes * scale).reshape(x.shape).astype(x.dtype)
 
 
 def rows_of(weight: Weight, indices: jax.Array) -> jax.Array:
@@ -146,12 +129,14 @@ def _require_inner(where: str, inner: Any, weight: Weight) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _matmul(scheme: str, dtype: DType, codes: tuple[int, int]) -> Callable[..., Any]:
+def _matmul(scheme: str, inputs: str, dtype: DType, codes: tuple[int, int]) -> Callable[..., Any]:
     builder = GraphBuilder("packed_product")
     inner = PackedWeight(np.empty(codes, np.uint8), scheme).shape[1]
     x = builder.input("x", f"{dtype}[{ROWS}, {inner}]")
     weight = builder.input("weight", TensorType(DType.U8, codes))
-    return to_jax(builder.build(DequantMatmul(scheme=scheme)(x, weight)))
+    rounds = inputs == "int8" and QuantScheme.parse(scheme).block_size in BLOCKS
+    op = DequantMatmulInt8(scheme=scheme) if rounds else DequantMatmul(scheme=scheme)
+    return to_jax(builder.build(op(x, weight)))
 
 
 @functools.lru_cache(maxsize=256)
