@@ -85,6 +85,11 @@ class AbstractBackend(abc.ABC):
     def claims(self, op: type[Op]) -> bool:
         """Whether there is a way to carry out an op, for some attributes and types."""
 
+    def has_kernels(self, op: type[Op]) -> bool:
+        """Whether there are kernels for an op, for some attributes and types."""
+        del op
+        return True
+
     @abc.abstractmethod
     def choose(self, node: Node, options: CompileOptions) -> Implementation | Refusals:
         """Choose how a node is carried out."""

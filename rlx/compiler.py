@@ -282,7 +282,9 @@ class Compiler:
 
         started = time.perf_counter()
         backend = self.backend
-        ctx = PassContext(self.options, backend.platform, backend.lacks, self._has_kernel)
+        ctx = PassContext(
+            self.options, backend.platform, backend.lacks, self._has_kernel, backend.has_kernels
+        )
         known = KnownValues(self.fixed if own else {})
         first = binding_pipeline(self.options, known, hidden_seed=own)
         graph, binding = first.run(graph, ctx)

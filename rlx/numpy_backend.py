@@ -47,6 +47,9 @@ class NumpyBackend(AbstractBackend):
     def claims(self, op: type[Op]) -> bool:
         return True
 
+    def has_kernels(self, op: type[Op]) -> bool:
+        return False
+
     def choose(self, node: Node, options: CompileOptions) -> Implementation | Refusals:
         op = node.op
         if isinstance(op, External) and (op.live is None or op.live.evaluate is None):

@@ -72,6 +72,9 @@ class XlaBackend(AbstractBackend):
         known = op.op_name in LEAVES or rule_for(op, self.platform) is not None
         return known or op.has_decompose or bool(kernels_for(op, self.platform))
 
+    def has_kernels(self, op: type[Op]) -> bool:
+        return bool(kernels_for(op, self.platform))
+
     def choose(self, node: Node, options: CompileOptions) -> Implementation | Refusals:
         return choose(node, self.platform, options.kernel_dispatch)
 

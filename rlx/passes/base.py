@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias, cast, final
 from rlx.dtypes import DType
 from rlx.errors import PassError, RlxError, VerifyError
 from rlx.ir.graph import Graph, Node
+from rlx.ir.op import Op
 from rlx.options.compile import CompileOptions
 
 
@@ -54,6 +55,7 @@ class PassContext:
         platform: what is compiled for, ``"numpy"`` when passes run by hand.
         lacks: dtypes that the device does not compute in.
         has_kernel: whether a kernel of the device carries a node out; None for no device.
+        kernel_ops: whether the device has kernels for an op at all; cheaper to ask.
         notes: lines that the running pass adds for the report.
         found: what the running pass leaves for the report beside its notes.
     """
@@ -62,6 +64,7 @@ class PassContext:
     platform: str = "numpy"
     lacks: frozenset[DType] = frozenset()
     has_kernel: Callable[[Node], bool] | None = None
+    kernel_ops: Callable[[type[Op]], bool] = lambda op: True
     notes: list[str] = field(default_factory=list[str])
     found: object = None
 

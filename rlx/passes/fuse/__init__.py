@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
@@ -107,7 +107,7 @@ class _Fusing:
         """Every step that the target claims, in RLX's order."""
         may = self._filter()
         for ops, start in self._steps():
-            if self._target is not None and not set(ops) <= set(CLAIMS[self._target]):
+            if not self._takes(ops):
                 continue
 
             def guarded(inner: Graph, start: Callable[[Graph], Matcher] = start) -> Matcher:
@@ -121,6 +121,12 @@ class _Fusing:
 
             graph, _ = replace_everywhere(graph, guarded)
         return graph
+
+    def _takes(self, ops: Sequence[type[Op]]) -> bool:
+        """Whether a step's ops are claimed; steps of no new op are for a named target only."""
+        if self._target is not None:
+            return set(ops) <= set(CLAIMS[self._target])
+        return bool(ops) and all(map(self._ctx.kernel_ops, ops))
 
     def _steps(self) -> list[Step]:
         """RLX's order; a step is taken when its ops are claimed."""

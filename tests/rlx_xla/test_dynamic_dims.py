@@ -1,0 +1,404 @@
+"""Changing sizes: named dims, buckets, functions that are traced anew, ledgers and warnings."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx.errors import CompileError, CompileStormWarning, DimError, RunError, TraceError
+from rlx_xla.tracing.template import TemplateTraced
+
+COMPILE = "/jax/core/compile/backend_compile_duration"
+
+
+class Compiles:
+    """Counts XLA compiles of this process while it is entered."""
+
+    def __enter__(self) -> Compiles:
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._note)
+        return self
+
+    def _note(self, event: str, duration: float, **_: Any) -> None:
+        self.count += event == COMPILE
+
+    def __exit__(self, *_: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._note)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).random(shape, np.float32)
+
+
+def score(x: Any) -> Any:
+    return (jnp.log1p(x) ** 2).sum()
+
+
+def test_a1_every_length_in_one_compile() -> None:
+    fast = rlx_xla.jit(score, dims=("f32[n]",), buckets={"n": [64]})
+    with Compiles() as compiles:
+        for n in range(1, 65):
+            x = draw(n)
+            wanted = (np.log1p(x.astype(np.float64)) ** 2).sum()
+            np.testing.assert_allclose(fast(x), wanted, rtol=1e-5)
+    assert compiles.count == 1
+    records = fast.specializations()
+    assert (records.misses, records.hits) == (1, 63)
+    assert f"{records[0].wasted:.0%}" == "49%"
+    assert "1 compiles, 63 hits, 0 evictions" in str(records)
+    assert "up to n = 64" in records._repr_html_()
+
+
+def test_a3_alternating_shapes_compile_twice() -> None:
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: x + 1, "f32[b, s]"))
+    with Compiles() as compiles:
+        for b in (4, 2) * 5:
+            assert compiled(draw(b, 8)).shape == (b, 8)
+    assert compiles.count == 2
+    small = rlx.Session("cpu").compile(
+        rlx_xla.trace(lambda x: x + 1, "f32[n]"),
+        options=rlx.CompileOptions(specialization_cache_size=2),
+    )
+    for n in (5, 6, 7, 5):
+        small(draw(n))
+    records = small.specializations()
+    assert (records.misses, records.evictions) == (4, 2)
+    assert records.evicted == [{"n": 5}, {"n": 6}]
+    assert "2 evictions (n = 5; n = 6)" in str(records)
+
+
+@pytest.mark.parametrize("dims", [None, ("f32[n]",)])
+def test_a5_reasons_name_the_argument_and_the_axis(dims: Any) -> None:
+    fast = rlx_xla.jit(lambda x: x + 1, dims=dims)
+    for x in (draw(3), draw(4), np.ones(4, np.int32)):
+        np.testing.assert_array_equal(fast(x), x + 1)
+    reasons = [record.reason for record in fast.specializations()]
+    assert reasons == ["first call", "x axis 0: 3 → 4", "dtype of x: f32 → i32"]
+
+
+def test_a5_weak_scalars_are_a_record_of_their_own() -> None:
+    fast = rlx_xla.jit(lambda x: x + 1)
+    for x in (draw(3), draw(4), np.ones(4, np.int32), 2.0):
+        fast(x)
+    assert len(fast.specializations()) == 4
+    assert "strong → weak" in fast.specializations()[-1].reason
+
+
+def test_a10_lengths_find_the_nearest_bucket() -> None:
+    ladder = [16, 32, 64, 96, 128]
+    fast = rlx_xla.jit(lambda x: x * 2, dims=("f32[n]",), buckets={"n": ladder})
+    for n in (18, 23, 42, 55, 90):
+        np.testing.assert_array_equal(fast(draw(n)), draw(n) * 2)
+    assert [r.binding["n"] for r in fast.specializations()] == [32, 64, 96]
+    assert [r.hits for r in fast.specializations()] == [1, 1, 0]
+    with pytest.raises(
+        DimError, match="n is required to be at most 128, its last bucket; got n = 129"
+    ):
+        fast(draw(129))
+
+
+@pytest.mark.parametrize("buckets", [None, "pow2", "auto"])
+def test_a12_outputs_follow_the_call(buckets: Any) -> None:
+    flat = rlx_xla.jit(lambda a: (a + 1).T.flatten(), dims=("f32[3, n]",), buckets=buckets)
+    for n in (1, 2, 3, 4):
+        np.testing.assert_array_equal(flat(draw(3, n)), (draw(3, n) + 1).T.flatten())
+    w = draw(64, 17)
+    dense = rlx_xla.jit(lambda x, w: x @ w, dims=("f32[1, s, 64]", None), buckets=buckets)
+    for s in (40, 248, 623):
+        found = dense(draw(1, s, 64), w)
+        assert found.shape == (1, s, 17)
+        np.testing.assert_allclose(found, draw(1, s, 64) @ w, rtol=1e-4)
+
+
+@jax.numpy_rank_promotion("allow")
+def test_b2_a_slice_of_a_table_by_length() -> None:
+    def embed(x: Any, pos: Any) -> Any:
+        return x + pos[: x.shape[1]]
+
+    traced = rlx_xla.trace(embed, "f32[1, s, 4]", "f32[512, 4]")
+    assert isinstance(traced, TemplateTraced)
+    compiled = rlx.Session("cpu").compile(traced)
+    pos = draw(512, 4)
+    for s in (8, 512, 8):
+        np.testing.assert_allclose(compiled(draw(1, s, 4), pos), draw(1, s, 4) + pos[:s])
+    assert compiled.specializations().misses == 2
+    message = (
+        r"embed with s=513: s=513 exceeds table size 512 \(pos axis 0\) at .*test_dynamic_dims"
+    )
+    with pytest.raises(DimError, match=message):
+        compiled(draw(1, 513, 4), pos)
+    bounded = rlx_xla.jit(embed, dims=("f32[1, s, 4]", None), buckets={"s": [64, 512]})
+    for s in (8, 9, 400, 512):
+        np.testing.assert_allclose(bounded(draw(1, s, 4), pos), draw(1, s, 4) + pos[:s])
+    assert [r.is_padded for r in bounded.specializations()] == [True, True]
+
+
+def test_b4_a_reshape_that_needs_a_divisor() -> None:
+    def rows(x: Any) -> Any:
+        return x.reshape(-1, 4)
+
+    fast = rlx_xla.jit(rows, dims=("f32[b]",))
+    assert fast(draw(8)).shape == (2, 4)
+    with pytest.raises(DimError, match=r"rows with b=6: b=6 not divisible by 4 at .*\.py:\d+"):
+        fast(draw(6))
+
+
+def test_b6_b8_gathers_and_statistics() -> None:
+    rows = rlx_xla.jit(lambda x, i: x[i], dims=("f32[b, 3]", "i32[b]"))
+    for b in (1, 7):
+        index = np.arange(b, dtype=np.int32)[::-1]
+        np.testing.assert_array_equal(rows(draw(b, 3), index), draw(b, 3)[index])
+    moments = rlx_xla.jit(lambda x: (jnp.mean(x), x.var(0)), dims=("f32[b, 8]",))
+    assert float(moments(np.ones((3, 8), np.float32))[0]) == 1.0
+    np.testing.assert_array_equal(moments(draw(1, 8))[1], np.zeros(8))
+
+
+def test_branches_on_sizes_are_traced_where_they_may_differ() -> None:
+    def double_one(x: Any) -> Any:
+        return x * 2 if x.shape[0] == 1 else x
+
+    for buckets in (None, {"n": [4]}):
+        fast = rlx_xla.jit(double_one, dims=("f32[n]",), buckets=buckets)
+        for n in (3, 1, 4, 1):
+            np.testing.assert_array_equal(fast(draw(n)), draw(n) * (2 if n == 1 else 1))
+        assert "another graph at n = 1" in str(fast.specializations())
+
+    def square(x: Any) -> Any:
+        return x @ x if x.shape[0] == x.shape[1] else x.sum(1)
+
+    fast = rlx_xla.jit(square, dims=("f32[a, b]",))
+    for a, b in ((3, 2), (3, 3), (2, 3)):
+        np.testing.assert_allclose(fast(draw(a, b)), square(draw(a, b)), rtol=1e-5)
+    same = rlx_xla.jit(score, dims=("f32[n]",))
+    same(draw(1))
+    assert same.specializations()[0].reason == "first call"
+
+
+def test_empty_inputs() -> None:
+    for buckets in (None, {"n": [4]}):
+        fast = rlx_xla.jit(lambda x: (x + 1, x.sum()), dims=("f32[n]",), buckets=buckets)
+        for n in (3, 0):
+            row, total = fast(draw(n))
+            assert row.shape == (n,)
+            assert float(total) == pytest.approx(float(draw(n).sum()), rel=1e-6)
+
+
+def test_arrays_made_at_trace_time_belong_to_their_size() -> None:
+    def weighted(x: Any) -> Any:
+        return (x * np.linspace(0, 1, int(x.shape[0]), dtype=np.float32)).sum()
+
+    fast = rlx_xla.jit(weighted, dims=("f32[n]",))
+    for n in (3000, 400, 3000):
+        np.testing.assert_allclose(fast(draw(n)), weighted(draw(n)), rtol=1e-4)
+    assert fast.specializations().misses == 2
+
+
+def test_a_function_that_never_traces_says_so_at_once() -> None:
+    with pytest.raises(TypeError):
+        rlx_xla.trace(lambda x: x @ jnp.ones((3, 3)) + undefined(x), "f32[n, 5]")
+
+
+def undefined(x: Any) -> Any:
+    raise TypeError("nothing fits")
+
+
+def test_contradictions_and_constraints_are_told_apart() -> None:
+    both = rlx_xla.jit(lambda x, y: x + y, dims=("f32[n]", "f32[n]"))
+    with pytest.raises(DimError, match="symbol n bound to 3 by 'x' axis 0 and 4 by 'y' axis 0"):
+        both(draw(3), draw(4))
+    options = rlx.CompileOptions(constraints=("n % 4 == 0", "n >= 8"))
+    fast = rlx_xla.jit(lambda x: x * 2, dims=("f32[n]",), options=options)
+    assert fast(draw(12)).shape == (12,)
+    message = (
+        "constraint: sizes are required to keep what was promised; got n%4 == 0 with n = 6; "
+        "n >= 8 with n = 6. Pad or cut the input, or leave the constraint out."
+    )
+    with pytest.raises(DimError) as caught:
+        fast(draw(6))
+    assert str(caught.value) == message
+    b = rlx.GraphBuilder()
+    x = b.input("x", "f32[n]")
+    with pytest.raises(DimError, match=r"constraint m >= 2: symbols of the graph .*\(n\); got 'm'"):
+        rlx.Session("cpu").compile(b.build(x), options=rlx.CompileOptions(constraints=("m >= 2",)))
+
+
+def test_trees_params_and_static_arguments() -> None:
+    def layer(params: Any, batch: Any, scale: int = 1) -> Any:
+        return {"y": batch["x"] @ params["w"] * scale + batch["bias"][None]}
+
+    fast = rlx_xla.jit(
+        layer,
+        params=0,
+        static_argnames="scale",
+        dims={"batch": {"x": "f32[b, 4]", "bias": None}},
+        buckets="pow2",
+    )
+    for w in (draw(4, 5), draw(4, 5) * 3):
+        for b in (3, 5, 6):
+            batch = {"x": draw(b, 4), "bias": draw(5)}
+            for scale in (1, 2):
+                found = fast({"w": w}, batch, scale=scale)["y"]
+                wanted = batch["x"] @ w * scale + batch["bias"]
+                np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    records = fast.specializations()
+    assert records.misses == 4
+    assert {r.binding["b"] for r in records} == {4, 8}
+    assert "static scale: 1 → 2" in [r.reason for r in records]
+
+
+def test_transformations_see_the_function() -> None:
+    fast = rlx_xla.jit(score, dims=("f32[n]",), buckets={"n": [8]})
+    x = draw(5)
+    np.testing.assert_allclose(jax.grad(fast)(x), jax.grad(score)(x), rtol=1e-5)
+    np.testing.assert_allclose(jax.vmap(fast)(draw(2, 5)), jax.vmap(score)(draw(2, 5)), rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(fast)(x), score(x), rtol=1e-5)
+
+
+def test_wrong_dims_are_explained() -> None:
+    with pytest.raises(TraceError, match="jit: buckets round named dims up, so dims is required"):
+        rlx_xla.jit(score, buckets="pow2")
+    with pytest.raises(TraceError, match="dims is required to be one spec per argument"):
+        rlx_xla.jit(score, dims="f32[n]")
+    with pytest.raises(TraceError, match=r"names in dims .* \(x\); got 'y'"):
+        rlx_xla.jit(score, dims={"y": "f32[n]"})
+    with pytest.raises(TraceError, match="dims of argument 0 are required in its structure"):
+        rlx_xla.jit(score, dims=(("f32[n]", None),))(draw(3))
+    with pytest.raises(
+        DimError, match=r"CompileOptions.buckets: names of symbols .*\(n\); got 'm'"
+    ):
+        rlx_xla.jit(score, dims=("f32[n]",), buckets={"m": [4]})(draw(3))
+    with pytest.raises(CompileError, match="on_unsafe: required 'exact' or 'error'"):
+        rlx_xla.jit(score, dims=("f32[n]",), on_unsafe="never")
+    with pytest.raises(RunError, match="dims and one call are required"):
+        rlx_xla.jit(score).warm()
+
+
+def test_storms_of_compiles_are_told_once() -> None:
+    plain = rlx_xla.jit(lambda x: x + 1)
+    named = rlx_xla.jit(lambda x: x + 1, dims=("f32[n, 2]",))
+    for fn, told in ((plain, "dims={'x': 'f32[n, 2]'}"), (named, "n (x axis 0) had 12 sizes")):
+        with pytest.warns(CompileStormWarning) as caught:
+            [fn(draw(n, 2)) for n in range(1, 15)]
+        (warning,) = caught
+        assert told in str(warning.message)
+        assert "12 programs were compiled and 0 calls found theirs" in str(warning.message)
+        assert "buckets={'n': [2, 4, 8, 16]}" in str(warning.message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        few = rlx_xla.jit(lambda x: x + 1, dims=("f32[n]",), buckets="pow2")
+        for n in range(1, 40):
+            few(draw(n))
+
+
+def test_warm_compiles_buckets_in_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    compiled = rlx.Session("cpu").compile(
+        rlx_xla.trace(score, "f32[n]"), options=rlx.CompileOptions(buckets={"n": [4, 8, 16]})
+    )
+    compiled.warm(threads=2, progress=True)
+    assert capsys.readouterr().err.endswith("3/3\n")
+    with Compiles() as compiles:
+        for n in (3, 7, 9, 16):
+            wanted = (np.log1p(draw(n)) ** 2).sum()
+            np.testing.assert_allclose(compiled(draw(n)), wanted, rtol=1e-5)
+    assert compiles.count == 0
+    assert compiled.specializations().misses == 3
+    with pytest.raises(DimError, match="warm: a list of bindings is required where no buckets"):
+        rlx.Session("cpu").compile(rlx_xla.trace(score, "f32[n]")).warm()
+
+
+def test_run_by_name_and_clones_of_padded_programs() -> None:
+    b = rlx.GraphBuilder()
+    x, w = b.input("x", "f32[n, 3]"), b.param("w", "f32[3, 2]")
+    graph = b.build((x @ w).softmax(axis=-1), x.sum(0))
+    options = rlx.CompileOptions(buckets={"n": [8]})
+    for device in ("cpu", "interpret"):
+        compiled = rlx.Session(device).compile(graph, options=options)
+        weights = draw(3, 2)
+        compiled.set_param("w", weights)
+        for n in (2, 8, 5):
+            given = draw(n, 3)
+            wanted = rlx.interpret(rlx.bind(graph, {"n": n}), {"x": given}, params={"w": weights})
+            for found, right in zip(compiled.run({"x": given}), wanted, strict=True):
+                np.testing.assert_allclose(found, right, rtol=1e-5)
+        twin = compiled.clone()
+        twin.set_param("w", weights * 2)
+        for one, scale in ((twin, 2), (compiled, 1)):
+            (found,) = one.run({"x": draw(4, 3)}, outputs=[0])
+            right = jax.nn.softmax(draw(4, 3) @ weights * scale)
+            np.testing.assert_allclose(found, right, rtol=1e-5)
+        assert twin.specializations().misses == 0
+        assert compiled.specializations().misses == 1
+
+
+def test_weights_are_shared_by_all_sizes() -> None:
+    w = jnp.asarray(draw(64, 64))
+    compiled = rlx.Session("cpu").compile(
+        rlx_xla.trace(lambda w, x: x @ w, w, "f32[n, 64]", params=0)
+    )
+    for n in (2, 3, 5):
+        compiled(draw(n, 64))
+    held = {
+        id(p.executable.loaded.bound_buffers()[1])  # type: ignore[attr-defined]
+        for p in compiled.specializations()
+    }
+    assert len(held) == 1
+
+
+def test_templates_with_sizes_given_ahead() -> None:
+    traced = rlx_xla.trace(lambda x: x.reshape(-1, 4).sum(0), "f32[b]")
+    assert "traced anew for every size" in repr(traced)
+    assert str(traced.at({"b": 8}).graph.outputs[0].type) == "f32[4]"
+    compiled = rlx.Session("cpu").compile(traced, options=rlx.CompileOptions(dim_binding={"b": 8}))
+    np.testing.assert_allclose(compiled(draw(8)), draw(8).reshape(-1, 4).sum(0), rtol=1e-6)
+    (found,) = rlx.Session("cpu").compile(traced).run({"x": draw(12)})
+    np.testing.assert_allclose(found, draw(12).reshape(-1, 4).sum(0), rtol=1e-6)
+    with pytest.raises(CompileError, match="lower: one graph for all sizes is required"):
+        rlx.Session("cpu").lower(traced)
+
+
+@pytest.mark.slow
+def test_soak_ten_thousand_calls_from_threads_keep_memory_flat() -> None:
+    import gc
+    import resource
+
+    fast = rlx_xla.jit(
+        score,
+        dims=("f32[n]",),
+        options=rlx.CompileOptions(specialization_cache_size=8),
+        buckets={"n": [8, 16, 24, 32, 40, 48, 56, 64, 72, 80]},
+    )
+    wrong: list[int] = []
+
+    def calls(seed: int, count: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(count):
+            x = rng.random(int(rng.integers(1, 81)), np.float32)
+            if abs(float(fast(x)) - float((np.log1p(x) ** 2).sum())) > 1e-3:
+                wrong.append(len(x))
+
+    def resident() -> int:
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    def run(count: int) -> None:
+        threads = [threading.Thread(target=calls, args=(i, count // 4)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    run(2_000)
+    before = resident()
+    run(8_000)
+    assert not wrong
+    assert len(fast.specializations()) <= 8
+    assert resident() - before < 64 << 20
