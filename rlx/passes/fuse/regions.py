@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import final
 
 from rlx.ir.graph import Graph, Node, Value, make_node
+from rlx.ir.rewrite import rewrite, rule
 from rlx.ops.fused import ElementwiseRegion
 from rlx.ops.fused.regions import is_elementwise
 from rlx.ops.io import Input
-from rlx.passes.decompose import decompose
 from rlx.passes.fuse.forms import Fused, Matcher, Uses
 
 
@@ -70,7 +70,13 @@ class MarkRegions:
 
 def unfuse(graph: Graph) -> Graph:
     """Take every region apart."""
-    return decompose(graph, lambda op: isinstance(op, ElementwiseRegion))
+
+    @rule(ElementwiseRegion)
+    def apart(node: Node) -> Value | tuple[Value, ...]:
+        made: Value | tuple[Value, ...] = node.op.decompose(*node.inputs)
+        return made
+
+    return rewrite(graph, apart)
 
 
 def _may_join(node: Node) -> bool:

@@ -207,14 +207,11 @@ class _Lowering:
             return self._rounded(node, dtype, values)
         if kind is OpClass.ELEMENTWISE and not forced and flow.is_statistic(node):
             return None
-        already = all(values.is_low(v, dtype) for v in node.inputs if v.type.dtype is DType.F32)
-        if (
-            kind is OpClass.DATA_MOVEMENT
-            and not forced
-            and not already
-            and flow.is_read_whole(node)
-        ):
-            return None
+        if kind is OpClass.DATA_MOVEMENT and not forced:
+            floats = [v for v in node.inputs if v.type.dtype is DType.F32]
+            already = all(values.is_low(v, dtype) for v in floats)
+            if not already and (flow.is_read_whole(node) or _shrinks(node)):
+                return None
         op = _accumulating(node.op)
         if op is None:
             return None
@@ -326,6 +323,14 @@ class _Versions:
         self._casts[f"{source.type.dtype} → {dtype}"] += 1
         made: Value = make_node(Convert(dtype=dtype), [source], source.node.location).results[0]
         return made
+
+
+def _shrinks(node: Node) -> bool:
+    """Whether the results are smaller than the operands: they are what is cheaper to convert."""
+    sizes = [t.shape for t in (*node.types, *(v.type for v in node.inputs))]
+    if not all(isinstance(d, int) for shape in sizes for d in shape):
+        return False
+    return sum(t.nbytes for t in node.types) < max(v.type.nbytes for v in node.inputs)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from rlx.numpy_backend import NumpyBackend
 from rlx.ops.compare import Select
 from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
+from rlx.ops.indexing import Take
 from rlx.ops.io import Input
 from rlx.ops.normalization import LayerNorm
 from rlx.ops.reduction import Mean, ReduceMax, ReduceSum
@@ -287,3 +288,13 @@ def test_every_op_takes_every_policy(policy: PrecisionPolicy, rng: np.random.Gen
                 seen.add(name)
                 assert ApplyPrecision(policy=policy).run(graph, PassContext()) is not graph
     assert {"matmul", "attention", "conv"} <= seen or policy is PrecisionPolicy.AUTO_MIXED_BF16_SAFE
+
+
+def test_rows_are_converted_and_not_the_table_that_they_come_from() -> None:
+    b = rlx.GraphBuilder("embed")
+    table, w = b.param("table", "f32[1000, 8]"), b.param("w", "f32[8, 8]")
+    rows = Take(axis=0)(table, b.input("ids", "i32[3]"))
+    graph, notes = lowered(b.build((rows @ w).tanh()), PrecisionPolicy.AUTO_MIXED_BF16)
+    assert dtypes(graph, "take") == [DType.F32]
+    assert dtypes(graph, "matmul") == [DType.BF16]
+    assert not any("table" in note for note in notes)
