@@ -8,7 +8,8 @@ from typing import final
 from rlx.ir.graph import Graph, Node, Value, make_node
 from rlx.ops.activation_kinds import Activation
 from rlx.ops.arithmetic import Add
-from rlx.ops.convolution import Conv
+from rlx.ops.convolution import Conv, ConvGeneralDilated
+from rlx.ops.dot.general import DEFAULT_PRECISION
 from rlx.ops.fused import (
     FusedConvBiasAct,
     FusedMatmulBiasAct,
@@ -55,8 +56,8 @@ def conv_bias_act(uses: Uses, node: Node) -> Fused | None:
     if found is None or not uses.only(found[0]):
         return None
     conv = found[0].node
-    op = conv.op
-    if not isinstance(op, Conv) or op.groups != 1 or conv.inputs[0].dtype not in DTYPES:
+    op = _channels_first(conv)
+    if op is None or op.groups != 1 or conv.inputs[0].dtype not in DTYPES:
         return None
     kernel = conv.inputs[1].shape[2:]
     if all(size == 1 for size in kernel) or found[1].dtype is not conv.inputs[0].dtype:
@@ -69,6 +70,32 @@ def conv_bias_act(uses: Uses, node: Node) -> Fused | None:
         activation=activation,
     )
     return Fused(fused, (*conv.inputs, found[1]))
+
+
+def _channels_first(node: Node) -> Conv | None:
+    """The plain convolution that a node is, with channels before the spatial axes."""
+    op = node.op
+    if isinstance(op, Conv):
+        return op
+    if not isinstance(op, ConvGeneralDilated) or node.inputs[0].dtype is not node.types[0].dtype:
+        return None
+    padding = [low for low, high in op.padding if low == high and isinstance(low, int) and low >= 0]
+    plain = (
+        op.lhs_spec == op.rhs_spec == op.out_spec == tuple(range(node.inputs[0].rank))
+        and len(padding) == len(op.padding)
+        and all(d == 1 for d in op.lhs_dilation)
+        and op.batch_group_count == 1
+        and op.precision == DEFAULT_PRECISION
+        and node.inputs[1].dtype is node.inputs[0].dtype
+    )
+    if not plain:
+        return None
+    return Conv(
+        stride=op.window_strides,
+        padding=tuple(padding),
+        dilation=op.rhs_dilation,
+        groups=op.feature_group_count,
+    )
 
 
 def matmul_residual(uses: Uses, node: Node) -> Fused | None:

@@ -304,7 +304,8 @@ def test_matmul_residual(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("activation", ["none", "relu"])
-def test_conv_bias_act(activation: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("general", [False, True])
+def test_conv_bias_act(activation: str, general: bool, rng: np.random.Generator) -> None:
     b = rlx.GraphBuilder("conv")
     x, w, c = (
         b.input("x", "f32[2, 3, 6, 6]"),
@@ -312,6 +313,8 @@ def test_conv_bias_act(activation: str, rng: np.random.Generator) -> None:
         b.param("c", "f32[4]"),
     )
     conv = Conv(stride=(1, 1), padding=(1, 1), dilation=(1, 1))(x, w)
+    if general:
+        conv = conv.node.op.decompose(x, w)
     bias = BroadcastInDim(shape=(2, 4, 6, 6), broadcast_dimensions=(1,))(c)
     graph = b.build(ACTIVATIONS[activation](conv + bias))
     assert names(check(graph, rng, FusionTarget.CUDA)[0]) == ["fused_conv_bias_act"]
