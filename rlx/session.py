@@ -156,7 +156,9 @@ class Session:
         params: dict[str, Any] = {}
         template: AbstractTemplate | None = None
         if chosen.dim_binding and isinstance(graph, TemplateFunction | TemplatedFunction):
-            graph = _traced_at(graph, chosen.dim_binding)
+            at = _traced_at(graph, chosen.dim_binding)
+            if at is not graph:
+                graph, chosen = at, chosen.replace(dim_binding=None, buckets=None)
         if chosen.buckets is not None and isinstance(graph, TemplateFunction):
             graph = _within_buckets(graph, chosen)
         if isinstance(graph, Graph):

@@ -216,6 +216,7 @@ class Planner:
         """Whether a trace for a binding gives what the symbolic graph gives."""
         from rlx.options.compile import CompileOptions
         from rlx.passes.base import PassContext
+        from rlx.passes.known_windows import slices_for_known_windows
         from rlx.passes.pipelines import mir_pipeline
 
         if any(_size(v, binding) is None for v in self._dims):
@@ -224,9 +225,12 @@ class Planner:
             return False
         options = CompileOptions.baseline()
         pipeline, ctx = mir_pipeline(options), PassContext(options)
-        bound, _ = pipeline.run(bind(self._graph, binding), ctx)
-        traced, _ = pipeline.run(graph, ctx)
-        return bound.fingerprint() == traced.fingerprint()
+        prints: list[str] = []
+        for one in (bind(self._graph, binding), graph):
+            folded, _ = pipeline.run(one, ctx)
+            plain, _ = pipeline.run(slices_for_known_windows(folded), ctx)
+            prints.append(plain.fingerprint())
+        return prints[0] == prints[1]
 
     def _pad(self, binding: Mapping[str, int], rounded: Mapping[str, int]) -> PaddedGraph | Unsafe:
         assert self.buckets is not None

@@ -93,6 +93,10 @@ ONE: dict[str, Callable[[Any], Any]] = {
     "histogram by scatter": lambda x: jnp.zeros(4).at[jnp.arange(x.shape[0]) % 4].add(x),
     "dynamic slice": lambda x: jax.lax.dynamic_slice(x, (jnp.int32(90),), (1,)),
     "dynamic update": lambda x: jax.lax.dynamic_update_slice(x, jnp.ones(1), (jnp.int32(90),)),
+    "from a table": lambda x: x + jnp.arange(9.0)[: x.shape[0]],
+    "from the middle of a table": lambda x: (
+        x + jax.lax.dynamic_slice(jnp.arange(9.0), (jnp.argmin(x) + 4,), x.shape)
+    ),
     "into a table": lambda x: jax.lax.dynamic_update_slice(jnp.zeros(9), x, (jnp.int32(1),)),
     "one hot": lambda x: jax.nn.one_hot(jnp.argmax(x), 5) + x.mean(),
     "where": lambda x: jnp.where(x > 0, x, jnp.mean(x)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from rlx.dtypes import DType
 from rlx.ir.graph import Node, Value, make_node
@@ -18,8 +20,9 @@ from rlx.ops.indexing import (
     IndexMode,
     ScatterGeneral,
 )
+from rlx.ops.io import Constant
 from rlx.ops.reduction.numbers import highest
-from rlx.ops.shape import Concatenate, Pad, Reverse, Slice, Trilu
+from rlx.ops.shape import BroadcastInDim, Concatenate, Pad, Reshape, Reverse, Slice, Trilu
 from rlx.passes.pad_dims.context import Padding, Results, pads, scalar
 from rlx.passes.pad_dims.layout import Axis, Padded, Refusal, combined
 from rlx.types import Dim
@@ -166,18 +169,20 @@ def dynamic_slice(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results
     x, *starts = inputs
     axes: list[Axis] = list(x.axes)
     values = [s.value for s in starts]
+    room: dict[int, int] = {}
     for axis, (dim, size) in enumerate(zip(x.shape, op.sizes, strict=True)):
         if size == dim:
             continue
         axes[axis] = (size,)
-        if not isinstance(size, int) and not ctx.grows(dim - size):
-            return Refusal(f"axis {axis} is cut to a size that moves")
-        if x.is_padded(axis):
-            clash = x.clashing([axis])
-            if clash is not None:
-                return clash
+        clash = x.clashing([axis])
+        if clash is not None:
+            return clash
+        moves = not isinstance(size, int) and not ctx.grows(dim - size)
+        if moves and not _is_zero(values[axis]):
+            room[axis] = ctx.size(size)
+        if room.get(axis) or x.is_padded(axis):
             values[axis] = _at_most(ctx, values[axis], dim - size)
-    return ctx.remade(node, [x.value, *values], axes)
+    return ctx.remade(node, [_with_room(x.value, room), *values], axes)
 
 
 def _at_most(ctx: Padding, start: Value, limit: Dim) -> Value:
@@ -242,6 +247,7 @@ def gather_general(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Result
         return Refusal("the axis of index components is padded")
     dropped = {*op.collapsed_slice_dims, *op.operand_batching_dims}
     limits: dict[int, Dim] = {}
+    room: dict[int, int] = {}
     window: list[Axis] = []
     for axis, (dim, size) in enumerate(zip(x.shape, op.slice_sizes, strict=True)):
         if axis in op.operand_batching_dims:
@@ -254,12 +260,13 @@ def gather_general(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Result
             if axis not in dropped:
                 window.append(x.axes[axis])
             continue
-        if not isinstance(size, int) and not ctx.grows(dim - size):
-            return Refusal(f"axis {axis} is read in windows whose size moves")
         clash = x.clashing([axis])
         if clash is not None:
             return clash
-        if x.is_padded(axis) and axis in op.start_index_map:
+        moves = not isinstance(size, int) and not ctx.grows(dim - size)
+        if moves and not _is_zero(indices.value):
+            room[axis] = ctx.size(size)  # a padded window may begin later than one fits
+        if (room.get(axis) or x.is_padded(axis)) and axis in op.start_index_map:
             limits[op.start_index_map.index(axis)] = dim - size
         if axis not in dropped:
             window.append((size,))
@@ -269,7 +276,24 @@ def gather_general(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Result
     places = indices.value
     if limits:  # a broken promise is clipped, as XLA does
         places = _limited(ctx, places, limits, op.mode)
-    return ctx.remade(node, [x.value, places], axes)
+    return ctx.remade(node, [_with_room(x.value, room), places], axes)
+
+
+def _with_room(x: Value, room: Mapping[int, int]) -> Value:
+    """X with more places behind the last ones of some axes."""
+    if not room:
+        return x
+    none = (0,) * x.rank
+    high = tuple(room.get(axis, 0) for axis in range(x.rank))
+    return Pad(low=none, high=high, interior=none)(x, scalar(0, x.type.dtype))
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether a value is known to be zero everywhere."""
+    while isinstance(value.node.op, BroadcastInDim | Reshape | Convert):
+        value = value.node.inputs[0]
+    op = value.node.op
+    return isinstance(op, Constant) and not np.any(op.value.array)
 
 
 def _limited(ctx: Padding, indices: Value, limits: dict[int, Dim], mode: IndexMode) -> Value:
