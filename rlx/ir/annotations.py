@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 from rlx.dims import DimExpr
 from rlx.dtypes import DType
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from rlx.ir.op import Op
 
 Predicate: TypeAlias = "Callable[[Any], bool]"
+
+_MODULES = re.compile(r"\b(?:\w+\.)+(?=\w)")
 
 
 @lru_cache(maxsize=1024)
@@ -64,7 +67,14 @@ def _predicates(op: type[Op]) -> dict[str, Predicate]:
 @lru_cache(maxsize=1024)
 def _annotations(op: type[Op]) -> dict[str, ast.expr]:
     fields = dataclasses.fields(op)  # pyright: ignore[reportArgumentType]
-    return {f.name: ast.parse(str(f.type), mode="eval").body for f in fields}
+    return {f.name: ast.parse(text_of(f.type), mode="eval").body for f in fields}
+
+
+def text_of(annotation: object) -> str:
+    """Return an annotation as it is written, also where the module evaluates annotations."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    return annotation if isinstance(annotation, str) else _MODULES.sub("", str(annotation))
 
 
 def _enum(op: type[Op], name: str) -> type[enum.Enum] | None:

@@ -265,7 +265,7 @@ def define_op(
         made.attribute_names = tuple(f.name for f in dataclasses.fields(made))  # type: ignore[arg-type]
         made.holds_graphs = any("Graph" in str(f.type) for f in dataclasses.fields(made))  # type: ignore[arg-type]
         for field in dataclasses.fields(made):  # type: ignore[arg-type]
-            _check_annotation(made, field.name, str(field.type))
+            _check_annotation(made, field.name, annotations.text_of(field.type))
         made.operands = _operands(made, "infer")
         made.has_evaluate = made.evaluate is not Op.evaluate
         made.has_decompose = made.decompose is not Op.decompose
