@@ -69,6 +69,13 @@ class CompileReport:
         return fusion_of(self.passes) or FusionReport.scan(self.lir.graph)
 
     @property
+    def unused(self) -> list[str]:
+        """Names of inputs and params that the program never reads."""
+        from rlx.show.summary import unused_leaves
+
+        return [leaf.name for leaf in unused_leaves(self.lir.graph)]
+
+    @property
     def estimate(self) -> MemoryEstimate:
         """What the schedule needs by the graph alone: peak bytes and the largest buffers."""
         return self.lir.memory()
@@ -106,6 +113,7 @@ class CompileReport:
             ("implementations", list(choice_lines(self.dispatch.summaries))),
             ("staging", list(self.staging)),
             ("opaque", [opaque] if opaque else []),
+            ("unused", [", ".join(self.unused)] if self.unused else []),
             ("without effect", list(self.ineffective)),
         ]
 

@@ -18,7 +18,11 @@ def summarise(graph: Graph) -> str:
     """
     graphs = graph.all_graphs()
     lines = [f"graph {graph.name!r}"]
-    lines += _rows("inputs", [f"{leaf.name}: {leaf.type}" for leaf in graph.inputs])
+    unused = set(unused_leaves(graph))
+    lines += _rows(
+        "inputs",
+        [f"{v.name}: {v.type}{'  (unused)' if v in unused else ''}" for v in graph.inputs],
+    )
     lines += _rows("outputs", [str(value.type) for value in graph.outputs])
     lines.append(f"  params   {_params(graph.params)}")
     if graph.effects:
@@ -34,6 +38,13 @@ def summarise(graph: Graph) -> str:
     count_width = max((len(f"{count:,}") for _, count in rows), default=0)
     lines += [f"    {name:<{name_width}}  {count:>{count_width},}" for name, count in rows]
     return "\n".join(lines)
+
+
+def unused_leaves(graph: Graph) -> list[Value]:
+    """Inputs and params that nothing reads and that are no outputs, in order."""
+    read = {value for node in graph.nodes() for value in node.inputs}
+    read.update(graph.outputs)
+    return [leaf for leaf in (*graph.inputs, *graph.params) if leaf not in read]
 
 
 def _rows(title: str, entries: Sequence[str]) -> list[str]:

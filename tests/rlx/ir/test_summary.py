@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlx.ir.builder import GraphBuilder
 from rlx.ir.text import parse
+from rlx.session import Session
 
 
 def test_summary() -> None:
@@ -39,3 +40,18 @@ def test_effects_and_inner_graphs() -> None:
     assert "effects  1 chain\n" in text
     assert "nodes    5 (with 1 inner graph)" in text
     assert "params   none" in text
+
+
+def test_unused_inputs_are_marked_and_reported() -> None:
+    """Field case H4."""
+    b = GraphBuilder("g")
+    x = b.input("x", "f32[10]")
+    b.input("t", "f32[11]")
+    graph = b.build(x)
+    text = graph.summary()
+    assert "x: f32[10]\n" in text
+    assert "t: f32[11]  (unused)" in text
+    report = Session("interpret").compile(graph).report()
+    assert report.unused == ["t"]
+    assert "  unused: t" in str(report)
+    assert report.to_dict()["unused"] == ["t"]
