@@ -131,6 +131,7 @@ class CompileReport:
             "estimate": _estimate_dict(self.estimate),
             "cost": dict(self.cost),
             "external": dict(self.external),
+            "unused": list(self.unused),
             "staging": list(self.staging),
             "fusion": self.fusion.to_dict(),
             "without_effect": list(self.ineffective),
