@@ -79,6 +79,13 @@ def choose(
     Returns:
         i32[batch] and f32[batch].
     """
+    with jax.numpy_rank_promotion("allow"):
+        return _choose(logits, seen, settings, seed, place)
+
+
+def _choose(
+    logits: jax.Array, seen: jax.Array, settings: jax.Array, seed: jax.Array, place: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     temperature, penalty = settings[0], settings[4]
     punished = jnp.where(logits > 0, logits / penalty, logits * penalty)
     adjusted = jnp.where(seen, punished, logits)
@@ -104,7 +111,7 @@ def _least(scaled: jax.Array, settings: jax.Array) -> jax.Array:
     top = scaled.max(axis=-1)
     wanted = jnp.where(settings[1] > 0, jnp.minimum(settings[1], size), size)
     by_count = _bisect(scaled, lambda kept: kept.sum(axis=-1).astype(jnp.float32) >= wanted)
-    # RLX's order: top_p looks at what top_k left.
+    # top_p looks at what top_k left.
     left = scaled >= by_count[:, None]
     shares = jnp.where(left, jnp.exp(scaled - top[:, None]), 0.0)
     mass = settings[2] * shares.sum(axis=-1)

@@ -57,6 +57,18 @@ def forward(
     Returns:
         f32[batch, seq, width], normalised, and the new caches.
     """
+    with jax.numpy_rank_promotion("allow"):
+        return _forward(params, config, ids, start, offset, caches)
+
+
+def _forward(
+    params: Params,
+    config: DecoderConfig,
+    ids: jax.Array,
+    start: jax.Array,
+    offset: jax.Array,
+    caches: Sequence[Cache],
+) -> tuple[jax.Array, list[Cache]]:
     x = rows_of(params["embedding"], ids) * jnp.float32(config.embedding_scale)
     places = offset + jnp.arange(ids.shape[1], dtype=jnp.int32)
     positions = jnp.maximum(places[None, :] - start[:, None], 0)
