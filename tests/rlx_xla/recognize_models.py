@@ -235,6 +235,65 @@ def selective_scan_of_one(x: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
     return lax.scan(step, jnp.zeros(a.shape), (x, jax.nn.sigmoid(delta), b, c))[1]
 
 
+def lstm(x: Any, w: Any, u: Any, bias: Any) -> Any:
+    def step(carry: Any, now: Any) -> Any:
+        h, c = carry
+        i, f, g, o = jnp.split(now @ w + h @ u + bias, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    start = jnp.zeros((x.shape[1], u.shape[0]))
+    return lax.scan(step, (start, start), x)[1]
+
+
+def lstm_by_rows(x: Any, w: Any, u: Any, bias: Any, h: Any, c: Any) -> Any:
+    width = u.shape[1]
+
+    def step(carry: Any, now: Any) -> Any:
+        h, c = carry
+        gates = now @ w.T + h @ u.T + bias
+        i, f, g, o = (gates[:, n * width : (n + 1) * width] for n in range(4))
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), jax.nn.sigmoid(o) * jnp.tanh(c)
+
+    return lax.scan(step, (h, c), x)
+
+
+def lstm_of_other_gates(x: Any, w: Any, u: Any, bias: Any) -> Any:
+    def step(carry: Any, now: Any) -> Any:
+        h, c = carry
+        i, f, g, o = jnp.split(now @ w + h @ u + bias, 4, -1)
+        c = jax.nn.sigmoid(f) * c + (1 - jax.nn.sigmoid(f)) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o + i) * jnp.tanh(c)
+        return (h, c), h
+
+    start = jnp.zeros((x.shape[1], u.shape[0]))
+    return lax.scan(step, (start, start), x)[1]
+
+
+def rnn(x: Any, w: Any, u: Any, bias: Any) -> Any:
+    def step(h: Any, now: Any) -> Any:
+        h = jnp.tanh(now @ w + bias + h @ u)
+        return h, h
+
+    return lax.scan(step, jnp.zeros((x.shape[1], u.shape[0])), x)
+
+
+def _linen_rnn(cell: nn.Module) -> Callable[..., Any]:
+    module = nn.RNN(cell)
+    params = module.init(jax.random.key(0), jnp.ones((B, S, 3)))
+
+    def apply(x: Any) -> Any:
+        start = (jnp.zeros((B, 4), x.dtype),) * 2
+        start = start[0] if isinstance(cell, nn.SimpleCell) else start
+        return module.apply(params, x, initial_carry=start)
+
+    return apply
+
+
+CELL = ((S, B, 3), (3, 16), (4, 16), (16,))
+ROWS = ((S, B, 3), (16, 3), (16, 4), (16,), (B, 4), (B, 4))
 QKV = (BHSD, BHSD, BHSD)
 SEQUENCES = (BSHD, BSHD, BSHD)
 TABLES = (BSHD, (S, D // 2), (S, D // 2))
@@ -296,6 +355,12 @@ WAYS = [
     Way("selective scan, prepared", selective_scan_prepared, SCAN, {"selective_scan": 1}),
     Way("selective scan of one", selective_scan_of_one,
         ((S, 4), (S, 4), (4, 3), (S, 3), (S, 3)), {"selective_scan": 1}),
+    Way("lstm", lstm, CELL, {"lstm": 1}),
+    Way("lstm by rows, states kept", lstm_by_rows, ROWS, {"lstm": 1}),
+    Way("rnn", rnn, ((S, B, 3), (3, 4), (4, 4), (4,)), {"rnn": 1}),
+    Way("linen.OptimizedLSTMCell", _linen_rnn(nn.OptimizedLSTMCell(4)), ((B, S, 3),), {"lstm": 1}),
+    Way("linen.LSTMCell", _linen_rnn(nn.LSTMCell(4)), ((B, S, 3),), {"lstm": 1}),
+    Way("linen.SimpleCell", _linen_rnn(nn.SimpleCell(4)), ((B, S, 3),), {"rnn": 1}),
     Way("selective scan under vmap", jax.vmap(selective_scan_of_one, (0, 0, None, 0, 0)), SCAN,
         {"selective_scan": 1}),
 ]  # fmt: skip
@@ -428,4 +493,5 @@ LOOKALIKES = [
     Way("selective scan from ones", from_ones, ONE_SCAN, {},
         misses=("its first state is not known to be zeros",)),
     Way("scan without a decay", undecayed, ONE_SCAN, {}),
+    Way("a cell of other gates", lstm_of_other_gates, CELL, {}),
 ]  # fmt: skip

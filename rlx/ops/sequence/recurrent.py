@@ -71,7 +71,9 @@ class _Stack:
                 offset += size
                 gates = _product(sequence, weight)
                 gates = gates + spread(_row(input_bias, row), gates.shape, 2)
-                consts = [_row(w_hh, row)]
+                # Turned once: inside the loop nobody does it, and XLA's CPU multiplies by rows of
+                # the second operand slowly.
+                consts = [_row(w_hh, row).transpose(1, 0)]
                 if hidden_bias is not None:
                     consts.append(_row(hidden_bias.convert(dtype), row))
                 start = [
@@ -81,7 +83,7 @@ class _Stack:
 
                 def step(known: Values, carry: Values, now: Values) -> tuple[Values, Values]:
                     bias = known[1] if len(known) > 1 else None
-                    new = cell(now[0], _product(carry[0], known[0]), carry, bias)
+                    new = cell(now[0], _product(carry[0], known[0], axis=0), carry, bias)
                     return new, [new[0]]
 
                 carry, (y,) = scan(step, start, [gates], consts=consts, reverse=direction == 1)
@@ -348,10 +350,10 @@ def _stack(op: Any, gates: int) -> _Stack:
     return _Stack(gates, op.hidden_size, op.num_layers, 2 if op.bidirectional else 1)
 
 
-def _product(x: Value, weight: Value) -> Value:
-    """Products of the last axis of x with the rows of a weight."""
+def _product(x: Value, weight: Value, axis: int = 1) -> Value:
+    """Sums over the last axis of x and an axis of a weight."""
     return DotGeneral(
-        lhs_contracting=(x.rank - 1,), rhs_contracting=(1,), lhs_batch=(), rhs_batch=()
+        lhs_contracting=(x.rank - 1,), rhs_contracting=(axis,), lhs_batch=(), rhs_batch=()
     )(x, weight)
 
 

@@ -9,12 +9,29 @@ from typing import ClassVar, final
 from rlx.ir.graph import Graph
 from rlx.ir.op import Op
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.recognize import activations, attention, losses, norms, rope, scans, softmax
+from rlx.passes.recognize import (
+    activations,
+    attention,
+    losses,
+    norms,
+    recurrent,
+    rope,
+    scans,
+    softmax,
+)
 from rlx.passes.recognize.matcher import Matcher, find
 
 STAGES: tuple[tuple[dict[type[Op], tuple[Matcher, ...]], ...], ...] = (
     # Largest first: in a stage, the first matcher that accepts an op's node wins.
-    (scans.TABLE, attention.TABLE, rope.TABLE, norms.TABLE, softmax.TABLE, activations.TABLE),
+    (
+        scans.TABLE,
+        recurrent.TABLE,
+        attention.TABLE,
+        rope.TABLE,
+        norms.TABLE,
+        softmax.TABLE,
+        activations.TABLE,
+    ),
     # They are made of what the first stage finds.
     (losses.TABLE,),
 )
