@@ -17,8 +17,10 @@ from rlx.ir.verify import verify
 from rlx.ops.io import Constant, Input
 from rlx.options.compile import CompileOptions
 from rlx.options.fusion import FusionOptions, FusionTarget
+from rlx.options.precision import PrecisionPolicy
 from rlx.passes import (
     AbstractPass,
+    ApplyPrecision,
     Canonicalize,
     Decompose,
     EliminateCommonSubexpressions,
@@ -30,6 +32,7 @@ from rlx.passes import (
     LintNumerics,
     PassContext,
     ProtectValues,
+    RollBlocks,
     UnfuseElementwiseRegions,
     UnrollScans,
     mir_pipeline,
@@ -48,6 +51,7 @@ EXACT: tuple[AbstractPass, ...] = (
     InlineCalls(max_nodes=0),
     HoistInvariants(),
     ProtectValues(),
+    RollBlocks(blocks=2),
     UnfuseElementwiseRegions(),
     UnrollScans(max_length=16),
 )
@@ -106,6 +110,19 @@ def test_fusion_keeps_the_meaning(target: FusionTarget, drawn: Drawn) -> None:
     found, wanted = interpret(result, drawn.feeds), interpret(drawn.graph, drawn.feeds)
     for got, want in zip(found, wanted, strict=True):
         assert not mismatch(got, want)
+
+
+@pytest.mark.parametrize(
+    "policy", [PrecisionPolicy.ALWAYS_F16, PrecisionPolicy.AUTO_MIXED_BF16], ids=str
+)
+@given(drawn=graphs())
+def test_precision_keeps_the_boundary(policy: PrecisionPolicy, drawn: Drawn) -> None:
+    current = ApplyPrecision(policy=policy)
+    result = current.run(drawn.graph, PassContext())
+    assert boundary(result) == boundary(drawn.graph)
+    verify(result)
+    interpret(result, drawn.feeds)
+    assert same(current.run(drawn.graph, PassContext()), result)
 
 
 @given(drawn=graphs())

@@ -64,7 +64,7 @@ class Fuse(AbstractPass):
     A node is absorbed only when one node reads it, once, and it is no output. Without a target,
     only what a kernel of the device carries out is fused, so that nothing gets slower on XLA,
     which fuses such chains by itself. With ``strict`` nothing is fused that would leave out a
-    rounding.
+    rounding, and products stay as they are.
 
     Attributes:
         target: whose fused ops are made; None for those with kernels here.
@@ -157,8 +157,8 @@ class _Fusing:
         def may(node: Node, found: Fused) -> bool:
             if strict and not rounds_once(node):
                 return False
-            if found.make is not None:  # ops that are there already, in another order
-                return not by_kernel
+            if found.make is not None:  # products of other shapes may add up in another order
+                return not by_kernel and not strict
             if not by_kernel and claim is None:
                 return True
             made = make_node(found.op, found.inputs)

@@ -501,3 +501,11 @@ def test_sums_of_scalars_are_left_alone(rng: np.random.Generator) -> None:
     x, y = b.input("x", "f32[]"), b.input("y", "f32[]")
     graph = b.build((x + y).relu())
     assert names(check(graph, rng)[0]) == ["add", "relu"]
+
+
+def test_strict_joins_no_weights() -> None:
+    graph = _gated(rlx.GraphBuilder("dual"))
+    for strict in (False, True):
+        ctx = PassContext(rlx.CompileOptions(strict=strict))
+        made = Fuse(target=FusionTarget.CPU, staged=True).run(graph, ctx)
+        assert ("concatenate" in names(made)) is not strict
