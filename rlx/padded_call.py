@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from rlx import dims
 from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.ir.graph import Graph, Value
 from rlx.param_values import input_value
-from rlx.passes.pad_dims import PaddedGraph
 from rlx.signature import Signature, flat_signature
 from rlx.types import Dim, Shape, TensorType
+
+if TYPE_CHECKING:
+    from rlx.passes.pad_dims import PaddedGraph
 
 
 @final

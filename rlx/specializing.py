@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from rlx.dims.constraints import Constraint, check_constraints
 from rlx.errors import DimError
 from rlx.ir.graph import Graph
 from rlx.passes.bind_dims import bind
-from rlx.passes.pad_dims import PaddedGraph, Unsafe, pad_dims
 from rlx.signature import Signature
 from rlx.template import AbstractTemplate
 from rlx.types import Dim, Shape
+
+if TYPE_CHECKING:
+    from rlx.passes.pad_dims import PaddedGraph, Unsafe
 
 _REMEMBERED = 4096
 """Plans that are kept; each is a few names and numbers."""
@@ -101,6 +103,7 @@ class Planner:
             for node in inner.nodes()
         )
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._answers: dict[Hashable, bool] = {}
         self._padded: dict[Hashable, PaddedGraph | Unsafe] = {}
         self._lock = threading.RLock()
 
@@ -157,15 +160,17 @@ class Planner:
             if template.why:
                 self._refuse(f"the function is traced anew for every size: {template.why}")
                 return self._traced(binding, "traced for these sizes")
-            questions = self._questions(binding)
-            if questions:
+            question, names = self._question(binding)
+            if question and not self._is_answered(binding, names):
                 traced = template.at(binding)
                 if not self._is_same(traced.graph, traced.params, binding):
-                    return self._traced(binding, f"another graph at {questions}")
+                    return self._traced(binding, f"another graph at {question}")
         if self.buckets is None:
             if self._is_opaque and template is not None:
                 return self._traced(binding, "an opaque node is traced for these sizes")
             return Plan(binding, self._signature)
+        from rlx.passes.pad_dims import Unsafe  # loads op families
+
         padded = self._pad(binding, rounded)
         if isinstance(padded, Unsafe):
             if self._on_unsafe == "error":
@@ -198,19 +203,46 @@ class Planner:
             binding, traced.signature, graph=traced.graph, own=own, unsafe=unsafe, note=note
         )
 
-    def _questions(self, binding: Mapping[str, int]) -> str:
-        """Sizes at which Python code may have taken another branch, in words; or an empty text."""
+    def _question(self, binding: Mapping[str, int]) -> tuple[str, frozenset[str]]:
+        """Sizes at which Python code may have taken another branch, in words, and their symbols.
+
+        The text is empty where there is none; without symbols the sizes are outside the bounds
+        that were traced.
+        """
+        first = ""
+        names: set[str] = set()
         sizes: dict[int, Dim] = {}
         for dim in self._dims:
             size = _size(dim, binding)
             if size is None:
-                return ", ".join(f"{n} = {binding[n]}" for n in dims.symbols(dim))
+                return ", ".join(f"{n} = {binding[n]}" for n in dims.symbols(dim)), frozenset()
+            text, other = "", sizes.setdefault(size, dim)
             if isinstance(dim, DimExpr) and size in (0, 1):
-                return f"{dim} = {size}"
-            other = sizes.setdefault(size, dim)
-            if other is not dim and (isinstance(dim, DimExpr) or isinstance(other, DimExpr)):
-                return f"{other} = {dim}" if isinstance(other, DimExpr) else f"{dim} = {other}"
-        return ""
+                text = f"{dim} = {size}"
+            elif other is not dim and (isinstance(dim, DimExpr) or isinstance(other, DimExpr)):
+                text = f"{other} = {dim}" if isinstance(other, DimExpr) else f"{dim} = {other}"
+                names.update(dims.symbols(other))
+            if text:
+                names.update(dims.symbols(dim))
+                first = first or text
+        return first, frozenset(names)
+
+    def _is_answered(self, binding: Mapping[str, int], names: frozenset[str]) -> bool:
+        """Whether the sizes in question give the graph there is, whatever the others are.
+
+        One trace with the others still symbolic answers for all of them.
+        """
+        template = self._template
+        if template is None or not names or len(names) == len(binding):
+            return False
+        part = {name: size for name, size in binding.items() if name in names}
+        key = tuple(sorted(part.items()))
+        if key not in self._answers:
+            traced = template.part(part)
+            self._answers[key] = traced is not None and self._is_same(
+                traced.graph, traced.params, part
+            )
+        return self._answers[key]
 
     def _is_same(self, graph: Graph, params: Mapping[str, Any], binding: Mapping[str, int]) -> bool:
         """Whether a trace for a binding gives what the symbolic graph gives."""
@@ -219,20 +251,26 @@ class Planner:
         from rlx.passes.known_windows import slices_for_known_windows
         from rlx.passes.pipelines import mir_pipeline
 
-        if any(_size(v, binding) is None for v in self._dims):
+        whole = len(binding) == len(self._graph.symbols)
+        if whole and any(_size(v, binding) is None for v in self._dims):
             return False
         if not _same_values(params, self._captured):
             return False
         options = CompileOptions.baseline()
         pipeline, ctx = mir_pipeline(options), PassContext(options)
+        bound = bind(self._graph, binding)
+        if bound.fingerprint() == graph.fingerprint():
+            return True
         prints: list[str] = []
-        for one in (bind(self._graph, binding), graph):
+        for one in (bound, graph):
             folded, _ = pipeline.run(one, ctx)
             plain, _ = pipeline.run(slices_for_known_windows(folded), ctx)
             prints.append(plain.fingerprint())
         return prints[0] == prints[1]
 
     def _pad(self, binding: Mapping[str, int], rounded: Mapping[str, int]) -> PaddedGraph | Unsafe:
+        from rlx.passes.pad_dims import pad_dims
+
         assert self.buckets is not None
         key = tuple(sorted(rounded.items()))
         found = self._padded.get(key)

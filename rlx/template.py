@@ -50,6 +50,10 @@ class AbstractTemplate(abc.ABC):
         """
 
     @abc.abstractmethod
+    def part(self, binding: Mapping[str, int]) -> TracedAt | None:
+        """The trace for sizes of some symbols; None where there is no one graph for the others."""
+
+    @abc.abstractmethod
     def at(self, binding: Mapping[str, int]) -> TracedAt:
         """Trace for a binding.
 

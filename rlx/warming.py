@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, cast
 
 from rlx.dims.buckets import Buckets
@@ -67,6 +66,8 @@ def warm_up(
     """
     if not tasks:
         return
+    from concurrent.futures import ThreadPoolExecutor, as_completed  # slow to import
+
     count = min(len(tasks), threads or os.cpu_count() or 1)
     with ThreadPoolExecutor(max_workers=count) as pool:
         futures = [pool.submit(task) for task in tasks]

@@ -5,6 +5,7 @@ Every XLA compile of the project goes through ``compile_module``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -67,6 +68,12 @@ def compilation_cache_directory() -> str | None:
 def least_cached_seconds() -> float:
     """Return how long a compile takes, in seconds, before JAX's cache keeps its program."""
     return float(_config.persistent_cache_min_compile_time_secs.value)
+
+
+def compile_options_digest(device: Device, compiler_options: Mapping[str, Any] | None) -> str:
+    """Return a digest of all options of a compile, those of XLA_FLAGS included."""
+    options = _compile_options(device, compiler_options).SerializeAsString()
+    return hashlib.sha256(options).hexdigest()[:16]
 
 
 def hot_path_problem() -> str | None:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ def program_key(
         "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
         "roles": json.dumps(roles, sort_keys=True, default=str),
         "options": json.dumps(options, sort_keys=True, default=str),
-        "flags": os.environ.get("XLA_FLAGS", ""),
+        "flags": jax_client.compile_options_digest(device, options),
     }
     return ProgramKey(parts, str(lir.graph))
 

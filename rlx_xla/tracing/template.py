@@ -100,6 +100,15 @@ class Template(AbstractTemplate):
         twin.why = ""
         return dataclasses.replace(made, template=twin)
 
+    def part(self, binding: Mapping[str, int]) -> Traced | None:
+        """The trace for sizes of some symbols; None where there is no one graph for the others."""
+        args = [_partly(a, binding) for a in self._args]
+        kwargs = {k: _partly(v, binding) for k, v in self._kwargs.items()}
+        try:
+            return self._once(args, kwargs)
+        except FAILURES:
+            return None
+
     def probe(self) -> BaseException | None:
         """None when some sizes can be traced; else what the last ones raised."""
         names = sorted({s for spec in _specs((self._args, self._kwargs)) for s in spec.symbols})
@@ -259,6 +268,14 @@ def _bound(tree: Any, binding: Mapping[str, int]) -> Any:
         return abstract(sizes, spec.dtype.numpy)
 
     return jax.tree_util.tree_map(bind, tree, is_leaf=_is_spec)
+
+
+def _partly(tree: Any, binding: Mapping[str, int]) -> Any:
+    return jax.tree_util.tree_map(
+        lambda leaf: as_type(leaf).bind(binding) if _is_spec(leaf) else leaf,
+        tree,
+        is_leaf=_is_spec,
+    )
 
 
 def _free(dim: DimExpr) -> dict[str, DimExpr]:
