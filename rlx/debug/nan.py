@@ -117,8 +117,10 @@ def localize_nan(compiled: CompiledGraph, *inputs: Any, infinities: bool = False
             f"localize_nan: every param is required to be set; missing {', '.join(missing)}. "
             "Use set_params."
         )
-    arrays = {v.name: np.asarray(x, v.type.dtype.numpy) for v, x in
-              zip(graph.inputs, leaves, strict=True)}  # fmt: skip
+    arrays = {
+        v.name: _array(v, x, v.name in compiled.signature.key_inputs)
+        for v, x in zip(graph.inputs, leaves, strict=True)
+    }
     arrays |= {v.name: np.asarray(values[v.name]) for v in graph.params}
     if graph.symbols:
         graph = bind(graph, infer_bindings(graph, {n: a.shape for n, a in arrays.items()}))
@@ -135,6 +137,16 @@ def localize_nan(compiled: CompiledGraph, *inputs: Any, infinities: bool = False
     graph = BindRng(rng=compiled.rng, hidden=False).run(graph, ctx)
     search = _Search("infinity" if infinities else "NaN")
     return search.find(graph, [arrays[v.name] for v in (*graph.inputs, *graph.params)], ())
+
+
+def _array(leaf: Value, given: Any, is_key: bool) -> Array:
+    """An argument as an array of the input's dtype."""
+    if is_key and str(getattr(given, "dtype", "")).startswith("key"):
+        raise RunError(
+            f"localize_nan: the numbers of key {leaf.name!r} are required, {leaf.type}; got a key "
+            "array. Pass jax.random.key_data(key)."
+        )
+    return np.asarray(given, leaf.type.dtype.numpy)
 
 
 @final

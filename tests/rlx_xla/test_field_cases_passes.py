@@ -180,3 +180,21 @@ def test_jit_takes_a_policy(rng: np.random.Generator) -> None:
     got, want = np.asarray(fast(x, w)), np.tanh(x @ w) @ w
     assert got.dtype == np.float32
     assert 1e-6 < np.abs(got - want).max() < 0.2
+
+
+def test_h1_with_a_key() -> None:
+    def f(key: Any, x: Any) -> Any:
+        return jnp.log(x - 1e3 + jax.random.uniform(key, x.shape))
+
+    key, x = jax.random.key(0), np.ones(3, np.float32)
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(f, key, x))
+    with pytest.raises(rlx.errors.RunError) as caught:
+        rlx.debug.localize_nan(compiled, key, x)
+    name = compiled.signature.inputs[0]
+    assert str(caught.value) == (
+        f"localize_nan: the numbers of key {name!r} are required, u32[2]; got a key array. "
+        "Pass jax.random.key_data(key)."
+    )
+    found = rlx.debug.localize_nan(compiled, jax.random.key_data(key), x)
+    assert found is not None
+    assert found.node.op.op_name == "log"
