@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from rlx.dtypes import DType
+from rlx.dtypes import DType, as_dtype
 from rlx.errors import LoweringError
 from rlx.ir.graph import Graph
 from rlx.ir.location import Location
@@ -19,6 +19,10 @@ from rlx_xla._jax_compat.mlir import ir, stablehlo
 if TYPE_CHECKING:
     from rlx.ir.graph import Node, Value
     from rlx_xla.lowering.module import ModuleLowering
+
+
+_NO_LITERALS = frozenset(d.numpy for d in (DType.F6E2M3FN, DType.F6E3M2FN))
+"""A literal of these aborts the process inside XLA; a conversion is computed, or refused."""
 
 
 @final
@@ -68,7 +72,12 @@ class LoweringContext:
     def constant(self, array: Any, dtype: DType | None = None) -> ir.Value:
         """A constant; a Python scalar takes ``dtype``."""
         data = np.asarray(array, None if dtype is None else dtype.numpy)
-        return stablehlo.constant(dense(data))
+        if data.dtype not in _NO_LITERALS:
+            return stablehlo.constant(dense(data))
+        type_ = TensorType(as_dtype(data.dtype), tuple(data.shape))
+        wide = stablehlo.constant(dense(data.astype(np.float32)))
+        hidden = stablehlo.optimization_barrier([wide])  # XLA would make a literal of it
+        return stablehlo.convert(self.mlir_type(type_), hidden)
 
     def full(self, value: Any, type_: TensorType) -> ir.Value:
         """A tensor that holds one scalar everywhere."""

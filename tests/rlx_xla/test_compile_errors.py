@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import jax
@@ -92,3 +93,14 @@ def test_a_module_that_xla_refuses_keeps_its_error_class() -> None:
     )
     with pytest.raises(CompileError, match=r"custom_call at a\.py:3"):
         client.compile_module(mlir.parse_module(text), jax.devices()[0], name="m")
+
+
+@pytest.mark.parametrize("dtype", ["f6e2m3fn", "f6e3m2fn"])
+def test_constants_that_abort_xla_are_no_literals(dtype: str) -> None:
+    b = rlx.GraphBuilder("six")
+    x = b.input("x", "f32[2]")
+    graph = b.build((x.convert(dtype) + 1.5).convert("f32"))
+    text = rlx_xla.stablehlo(graph)
+    assert not re.search(r"constant dense<.*> : tensor<.*f6", text, re.IGNORECASE)
+    with pytest.raises(CompileError, match="XLA must accept the module for cpu:0"):
+        rlx.Session("cpu").compile(graph)
