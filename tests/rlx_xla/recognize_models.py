@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -479,6 +480,8 @@ LOOKALIKES = [
         misses=("its scores are scaled after the mask",)),
     Way("a fill of −1e4", causal(-1e4), QKV, {"softmax": 1},
         misses=("hidden scores become -10000",)),
+    Way("a fill of NaN", causal(math.nan), QKV, {"softmax": 1},
+        misses=("hidden scores become nan",)),
     Way("causal, off by one below", off_by(-1), QKV, CUSTOM,
         misses=("t ≤ s + -1 is not t ≤ s + 0",)),
     Way("causal, off by one above", off_by(1), QKV, CUSTOM,

@@ -370,6 +370,16 @@ def _norm(x: Any, mean: Any, variance: Any) -> Any:
     return (x - mean) / jnp.sqrt(variance + 1e-5)
 
 
+def _variance_about_other_mean(x: Any) -> Any:
+    other = jnp.square(x - x.mean(0, keepdims=True)).mean(1, keepdims=True)
+    return _norm(x, x.mean(1, keepdims=True), other)
+
+
+def _squares_of_other_mean(x: Any) -> Any:
+    other = (x * x).mean(1, keepdims=True) - jnp.square(x.mean(0, keepdims=True))
+    return _norm(x, x.mean(1, keepdims=True), jnp.maximum(other, 0))
+
+
 def _unguarded_variance(x: Any) -> Any:
     mean = x.mean(-1, keepdims=True)
     return (x - mean) * lax.rsqrt((x * x).mean(-1, keepdims=True) - mean**2 + 1e-5)
@@ -411,6 +421,8 @@ LOOKALIKES = [
         misses=("the statistics are over the axes (0, 1)",)),
     Way("variance by squares, not guarded", _unguarded_variance, (X,), {},
         misses=("may be negative",)),
+    Way("variance about another mean", _variance_about_other_mean, ((8, 8),), {}),
+    Way("squares less another mean", _squares_of_other_mean, ((8, 8),), {}),
     Way("maximum norm", lambda x: x / jnp.sqrt(
         (x * x).max(-1, keepdims=True) + 1e-6), (X,), {}),
     Way("sum of squares", lambda x: x * lax.rsqrt(

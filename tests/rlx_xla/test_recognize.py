@@ -156,3 +156,44 @@ def test_strict_keeps_what_rounds_each_step(kind: str) -> None:
         for step in (InlineCalls(), Canonicalize(), Recognize()):
             graph = step.run(graph, ctx)
         assert any(f"{kind}" in n and "×" in n for n in ctx.notes) is expected
+
+
+def test_compiled_as_jax_computes() -> None:
+    """A block of a transformer: found in the report, right on the CPU, and fused from there."""
+    rng = np.random.default_rng()
+    weights = [rng.standard_normal(s).astype(np.float32) / 4 for s in ((16, 48), (16, 16))]
+    gain, offset = (rng.standard_normal(16).astype(np.float32) for _ in range(2))
+
+    def block(x: Any) -> Any:
+        mean = x.mean(-1, keepdims=True)
+        y = (x - mean) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5) * gain + offset
+        q, k, v = jnp.split((y @ weights[0]).reshape(2, 6, 12, 4), 3, 2)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2
+        scores = jnp.where(jnp.tril(jnp.ones((6, 6), bool)), scores, -jnp.inf)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v).reshape(x.shape)
+        return jax.nn.gelu(x + mixed @ weights[1])
+
+    x = rng.standard_normal((2, 6, 16)).astype(np.float32)
+    with jax.numpy_rank_promotion("allow"):
+        compiled = rlx.Session("cpu").compile(rlx_xla.trace(block, jnp.asarray(x)))
+        wanted = jax.jit(block)(x)
+    np.testing.assert_allclose(np.asarray(compiled(x)), wanted, rtol=1e-5, atol=1e-5)
+    (record,) = [r for r in compiled.report().passes if r.name == "recognize"]
+    assert record.notes == ("attention (causal) × 1", "gelu_tanh × 1", "layer_norm × 1")
+
+
+def test_recognised_attention_is_what_cudnn_takes() -> None:
+    """Causal attention of one long sequence in bf16 needs no mask tensor."""
+    from rlx.ops.attention import Attention
+    from rlx_xla.kernels.library.cuda import attention as cudnn
+
+    sequence = jnp.ones((1, 128, 2, 64), jnp.bfloat16)
+    graph = rlx_xla.trace(
+        lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True), *(sequence,) * 3
+    ).graph
+    for step in (InlineCalls(), Canonicalize(), EliminateCommonSubexpressions(), Recognize()):
+        graph = step.run(graph, PassContext(platform="cuda"))
+    (node,) = [n for n in graph.nodes() if isinstance(n.op, Attention)]
+    verdict = cudnn._check(node.op, [v.type for v in node.inputs])
+    reasons = ("no GPU is attached whose cuDNN could be asked", None)
+    assert getattr(verdict, "reason", None) in reasons

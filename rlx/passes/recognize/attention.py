@@ -155,7 +155,7 @@ def _masked(search: Search, view: View, made: Scores) -> View | str:
     if made.scale != 1 or made.softcap is not None:
         return "its scores are scaled after the mask"
     lowest = view.value.dtype is DType.F16 and fill <= -65504
-    if fill > _LARGE and not lowest:
+    if not fill <= _LARGE and not lowest:
         return f"hidden scores become {fill:g}, which is not below all others"
     if made.fill not in (None, fill):
         return f"two masks hide with {made.fill:g} and {fill:g}"

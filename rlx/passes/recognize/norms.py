@@ -157,13 +157,19 @@ def _is_variance(search: Search, view: View, x: Value, mean: Reduced) -> tuple[R
     if found is not None:
         inner = _square_of(search, found.source)
         centre = None if inner is None else _centre(search, inner)
-        if centre is None or search.behind(centre[0]) is not search.behind(x):
+        if centre is None or not _is_same_mean(search, centre[1], x, mean):
             return None, ""
         if not found.is_mean:
             divisor = 1 / found.scale if found.scale else 0
             return found, f"the variance is divided by {divisor:g} and not by {found.count}"
         return found, ""
     return _fast_variance(search, view, x, mean)
+
+
+def _is_same_mean(search: Search, found: Reduced, x: Value, mean: Reduced) -> bool:
+    """Whether a reduction is the mean of x over the axes of another one."""
+    same = search.behind(found.source) is search.behind(x)
+    return same and found.is_mean and found.axes == mean.axes
 
 
 def _above_zero(search: Search, view: View) -> View:
@@ -192,7 +198,8 @@ def _fast_variance(
         if base is None or search.behind(base) is not search.behind(x):
             return None, ""
         square = _square_view(search, current.operand(1))
-        if square is None or search.reduced_view(square, x.shape) is None:
+        other = None if square is None else search.reduced_view(square, x.shape)
+        if other is None or not _is_same_mean(search, other, x, mean):
             return None, ""
         if not guarded:
             return squares, "mean x² − mean² x may be negative, which gives NaN"
