@@ -18,7 +18,6 @@ from rlx.ir.graph import Graph, Node
 from rlx.ir.plan import Implementation, Lir
 from rlx.options.compile import CompileOptions
 from rlx.options.dispatch import claim_of
-from rlx.padded_call import PaddedCall
 from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.bind_dims import bind
 from rlx.passes.legalize import Legalization, examine, require_legal
@@ -162,6 +161,8 @@ class Compiler:
             executable.bind(own)
         padded = None
         if plan.padded is not None:
+            from rlx.padded_call import PaddedCall
+
             padded = PaddedCall(
                 self.backend, self.graph, signature, plan.padded, binding, executable
             )

@@ -7,15 +7,17 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from rlx.backend import AbstractExecutable
 from rlx.dims.buckets import proposal
 from rlx.errors import CompileStormWarning
-from rlx.padded_call import PaddedCall
 from rlx.report import CompileReport
 from rlx.signature import Signature
-from rlx.specializing import Plan
+
+if TYPE_CHECKING:
+    from rlx.padded_call import PaddedCall
+    from rlx.specializing import Plan
 
 STORM = 12
 """Programs after which a cache that is rarely hit is worth a warning."""
