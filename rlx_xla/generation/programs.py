@@ -50,18 +50,14 @@ class State:
 class Programs:
     """Compiles on demand, and keeps what it compiled."""
 
-    def __init__(
-        self, session: Session, config: DecoderConfig, params: Mapping[str, Any], cache_dtype: Any
-    ) -> None:
+    def __init__(self, session: Session, config: DecoderConfig, params: Mapping[str, Any]) -> None:
         """Hold a model; nothing is compiled and nothing uploaded yet.
 
         Args:
             session: where to run.
             config: sizes that belong to `params`.
             params: as `decoder_params.load_params` returns them.
-            cache_dtype: of the caches.
         """
-        self._cache_dtype = cache_dtype
         self._session = session
         self._config = config
         self._params = params
@@ -86,7 +82,7 @@ class Programs:
             logprob=None,
             offset=jnp.int32(0),
             seen=jnp.zeros((batch, config.vocabulary), jnp.bool_),
-            caches=self._caches(batch, capacity),
+            caches=decoder.empty_caches(config, batch, capacity),
         )
 
     def step(
@@ -109,12 +105,9 @@ class Programs:
         token, logprob, offset, seen, caches = made
         return replace(state, token=token, logprob=logprob, offset=offset, seen=seen, caches=caches)
 
-    def _caches(self, batch: int, capacity: int) -> list[decoder.Cache]:
-        return decoder.empty_caches(self._config, batch, capacity, self._cache_dtype)
-
     def _compile(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
         config = self._config
-        caches = jax.eval_shape(lambda: self._caches(batch, capacity))
+        caches = jax.eval_shape(lambda: decoder.empty_caches(config, batch, capacity))
         abstract = jax.tree_util.tree_map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._params
         )
