@@ -20,8 +20,8 @@ from rlx_xla.lowering.exported import export as export
 from rlx_xla.lowering.exported import load_export as load_export
 from rlx_xla.lowering.exported import portable_artifact as portable_artifact
 from rlx_xla.lowering.text import stablehlo as stablehlo
-from rlx_xla.simulate import simulate as simulate
 from rlx_xla.quantize import quantize as quantize
+from rlx_xla.simulate import simulate as simulate
 from rlx_xla.tracing.jit import jit as jit
 from rlx_xla.tracing.stablehlo import from_stablehlo as from_stablehlo
 from rlx_xla.tracing.to_jax import to_jax as to_jax
