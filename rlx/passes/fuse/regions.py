@@ -57,15 +57,15 @@ class MarkRegions:
                 )
                 if not joins or (self._max_steps and len(members) >= self._max_steps):
                     continue
-                trial = inside | {producer}
-                if (
-                    self._max_inputs
-                    and len(_inputs(trial, [*members, producer])) > self._max_inputs
-                ):
+                if self._max_inputs and self._too_wide(inside, members, producer):
                     continue
                 members.append(producer)
                 inside.add(producer)
         return members
+
+    def _too_wide(self, inside: set[Node], members: list[Node], more: Node) -> bool:
+        """Whether a region would read too many values with one more member."""
+        return len(_inputs(inside | {more}, [*members, more])) > (self._max_inputs or 0)
 
 
 def unfuse(graph: Graph) -> Graph:
