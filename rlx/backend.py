@@ -56,8 +56,8 @@ class AbstractExecutable(abc.ABC):
         """The same compiled program with nothing bound."""
 
     @abc.abstractmethod
-    def stablehlo(self) -> str:
-        """The program as text."""
+    def stablehlo(self, *, kernels: bool = False) -> str:
+        """The program as text; with ``kernels`` as it was compiled, else as others can read it."""
 
     @abc.abstractmethod
     def cost(self) -> dict[str, float]:

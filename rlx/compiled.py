@@ -422,9 +422,14 @@ class CompiledGraph:
         """
         return self._latest("report").report
 
-    def stablehlo(self) -> str:
-        """StableHLO text of the program used last."""
-        return self._latest("stablehlo").executable.stablehlo()
+    def stablehlo(self, *, kernels: bool = False) -> str:
+        """StableHLO text of the program used last.
+
+        Args:
+            kernels: with the calls of kernels, as it was compiled; without, it is a program that
+                other tools can read, with the same results.
+        """
+        return self._latest("stablehlo").executable.stablehlo(kernels=kernels)
 
     def cost(self) -> dict[str, float]:
         """XLA's estimates for the program used last, such as ``flops`` and ``bytes accessed``."""

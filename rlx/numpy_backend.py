@@ -119,7 +119,7 @@ class NumpyExecutable(AbstractExecutable):
         twin._start()
         return twin
 
-    def stablehlo(self) -> str:
+    def stablehlo(self, *, kernels: bool = False) -> str:
         raise RunError(
             "stablehlo: the device 'interpret' compiles nothing. Use rlx_xla.stablehlo(graph)."
         )

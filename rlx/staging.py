@@ -131,8 +131,8 @@ class StagedExecutable(AbstractExecutable):
     def clone(self) -> AbstractExecutable:
         return StagedExecutable(self._main.clone(), tuple(self._names), self._stage.clone())
 
-    def stablehlo(self) -> str:
-        return self._main.stablehlo()
+    def stablehlo(self, *, kernels: bool = False) -> str:
+        return self._main.stablehlo(kernels=kernels)
 
     def cost(self) -> dict[str, float]:
         return self._main.cost()

@@ -23,6 +23,7 @@ from rlx_xla._jax_compat import keys, mlir
 from rlx_xla.kernels.select import choose, kernels_for
 from rlx_xla.lowering.module import lower_to_module
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, add_platform, rule_for
+from rlx_xla.lowering.text import without_kernels
 from rlx_xla.runtime.cache import min_compile_seconds, program_cache, program_key
 from rlx_xla.runtime.calling import rebuild_from, tree_call
 from rlx_xla.runtime.client import (
@@ -112,7 +113,8 @@ class XlaExecutable(AbstractExecutable):
         }
         lowered = lower_to_module(lir.graph, backend.platform, emitters=emitters)
         lower_seconds = time.perf_counter() - started
-        graph = lir.graph
+        graph = self._graph = lir.graph
+        self._platform = backend.platform
         leaves = (*graph.inputs, *graph.params)
         fed = options.resident
         donated = (signature.donated | options.donate).difference(fed)
@@ -179,8 +181,10 @@ class XlaExecutable(AbstractExecutable):
         twin.fast_call = twin.loaded.fast_call
         return twin
 
-    def stablehlo(self) -> str:
-        return self.loaded.stablehlo()
+    def stablehlo(self, *, kernels: bool = False) -> str:
+        if kernels:
+            return self.loaded.stablehlo()
+        return without_kernels(self._graph, self._platform)
 
     def cost(self) -> dict[str, float]:
         return self.loaded.cost()

@@ -38,6 +38,25 @@ def stablehlo(
     return mlir.module_text(lowered.module, locations=locations)
 
 
+def without_kernels(graph: Graph, platform: str) -> str:
+    """Return a lowered graph as text in which rules stand in for kernels, and no CHLO is left.
+
+    Args:
+        graph: the graph of an LIR.
+        platform: what it was lowered for.
+
+    Raises:
+        LoweringError: a kernel alone carries out one of its ops.
+    """
+    from rlx.passes.legalize import decompose_unsupported
+    from rlx_xla.lowering.registry import rule_for
+
+    ready = decompose_unsupported(graph, lambda op: rule_for(type(op), platform) is not None)
+    lowered = lower_to_module(ready, platform)
+    mlir.legalize_chlo(lowered.module)
+    return mlir.module_text(lowered.module)
+
+
 def _require_portable(module: mlir.ir.Module) -> None:
     wrong: list[str] = []
 

@@ -45,10 +45,10 @@ x = np.random.default_rng().normal(size=100).astype(np.float32)
 native = compiled("f32")
 (choice,) = native.report().kernels
 assert choice.implementation == "square.cpu.example" and not choice.refused
-assert "stablehlo.abs" in native.stablehlo()
+assert "stablehlo.abs" in native.stablehlo(kernels=True)
 np.testing.assert_array_equal(native.run({"x": x})[0], x * x)
 common = compiled("f32", policy=KernelPolicy.FORCE_COMMON)
-assert not common.report().kernels and "stablehlo.abs" not in common.stablehlo()
+assert not common.report().kernels and "stablehlo.abs" not in common.stablehlo(kernels=True)
 np.testing.assert_array_equal(common.run({"x": x})[0], x * x)
 (choice,) = compiled("f16").report().choices
 assert choice.refused == (
@@ -102,7 +102,7 @@ graph = b.build(IntegerPow(exponent=3)(x), rlx.ops.Scan(body=body, length=2, num
 compiled = rlx.Session("cpu").compile(graph)
 kernels = {c.implementation: c.count for c in compiled.report().kernels}
 assert kernels == {NAME: 2}, compiled.report()
-assert "example_cube_f64_cpu." in compiled.stablehlo()
+assert "example_cube_f64_cpu." in compiled.stablehlo(kernels=True)
 value = np.random.default_rng().normal(size=5)
 once, twice = compiled.run({"x": value})
 np.testing.assert_allclose(once, value**3, rtol=1e-15)

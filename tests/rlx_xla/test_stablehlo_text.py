@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,3 +37,18 @@ def test_imported_graphs_have_the_names_again() -> None:
     text = rlx.Session("cpu").compile(_traced()).stablehlo()
     graph = rlx_xla.from_stablehlo(text)
     assert [v.name for v in graph.inputs] == ["ids", "params/kernel", "params/table"]
+
+
+def test_kernels_are_in_the_text_when_asked() -> None:
+    def fn(x):
+        return jnp.argmax(jax.lax.erf(x), -1)
+
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(fn, "f32[8, 500]"))
+    plain, whole = compiled.stablehlo(), compiled.stablehlo(kernels=True)
+    assert "custom_call" not in plain
+    assert "chlo." not in plain
+    assert ("custom_call" in whole) == bool(compiled.report().kernels)
+    assert mlir.to_portable(mlir.parse_module(plain), mlir.minimum_stablehlo_version())
+    x = np.random.default_rng().standard_normal((8, 500), np.float32)
+    again = rlx.Session("cpu").compile(rlx_xla.from_stablehlo(plain))
+    np.testing.assert_array_equal(again(x), compiled(x))
