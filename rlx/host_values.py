@@ -71,6 +71,21 @@ def python_array(
         return given.astype(dtype.numpy)
 
 
+def refuse_masked(
+    where: str, value: object, *, error: type[RunError] | type[DTypeError] = RunError
+) -> None:
+    """Refuse an array of NumPy with a mask, which a graph would lose.
+
+    Raises:
+        RunError: (or ``error``) it is one.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise error(
+            f"{where} is required to be an array without a mask; got a masked array. Use "
+            ".filled(value), or pass its data and its mask."
+        )
+
+
 def cast_array(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     """Return an array converted as the op ``convert`` does, on every path alike.
 

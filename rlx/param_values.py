@@ -11,7 +11,7 @@ import numpy as np
 from rlx import dims
 from rlx.dtypes import DType, Kind, as_dtype
 from rlx.errors import CompileError, DTypeError, RunError, did_you_mean
-from rlx.host_values import python_array
+from rlx.host_values import python_array, refuse_masked
 from rlx.ir.graph import Graph, Value
 from rlx.options.compile import CompileOptions
 from rlx.types import TensorType
@@ -46,8 +46,11 @@ def param_value(what: str, value: Any, type_: TensorType) -> Any:
         RunError: another shape, or a dtype that is not converted.
     """
     wanted = type_.dtype
+    refuse_masked(what, value)
     if isinstance(value, bool | int | float | complex | list | tuple):
         value = python_array(what, value, wanted)
+    if value is None:
+        raise RunError(f"{what} is required to be {type_}; got None. Pass an array of that type.")
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         value = np.asarray(value)
     try:
@@ -80,6 +83,7 @@ def input_value(name: str, value: Any, type_: TensorType) -> Any:
     """
     if isinstance(value, list | tuple):
         return python_array(f"run: input {name!r}", value, type_.dtype)
+    refuse_masked(f"run: input {name!r}", value)
     half = type_.dtype in (DType.F16, DType.BF16)
     if half and isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)

@@ -15,7 +15,7 @@ import numpy as np
 from rlx import dims
 from rlx.dtypes import DType, Kind, as_dtype, promote
 from rlx.errors import DTypeError, ShapeError
-from rlx.host_values import python_array
+from rlx.host_values import python_array, refuse_masked
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Value
@@ -349,6 +349,7 @@ def constant(data: Any, dtype: DType | str | None = None) -> Value:
         defaults = {"float64": DType.F32, "int64": DType.I32, "complex128": DType.C64}
         dtype = defaults.get(made.dtype.name)
     target = None if dtype is None else as_dtype(dtype)
+    refuse_masked("constant", cast("object", data), error=DTypeError)
     if target is not None and isinstance(data, bool | int | float | complex | list | tuple):
         data = python_array("constant", cast("object", data), target, error=DTypeError)
     elif _asarray(data).dtype.kind in "OSUMm":

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.errors import CompileError, RunError
+from rlx.errors import CompileError, DTypeError, RunError
 
 DEVICES = [d for d in ("interpret", "cpu") if d in rlx.registered_devices()]
 
@@ -306,3 +306,21 @@ def test_what_is_no_number_of_an_output(session: rlx.Session) -> None:
     with pytest.raises(RunError, match=r"got dict\. For one run use run\."):
         compiled.run_pipelined(feed)
     assert compiled.run(feed)[1].tolist() == [2.0, 2.0]
+
+
+def test_masks_are_not_lost(session: rlx.Session) -> None:
+    compiled: Any = session.compile(_scale())
+    masked = np.ma.masked_array(np.ones(3, np.float32), mask=[0, 1, 0])
+    wanted = (
+        "set_param: param 'w' is required to be an array without a mask; got a masked array. Use "
+        ".filled(value), or pass its data and its mask."
+    )
+    with pytest.raises(RunError, match=f"^{re.escape(wanted)}$"):
+        compiled.set_param("w", masked)
+    compiled.set_param("w", masked.filled(0))
+    with pytest.raises(RunError, match="run: input 'x' is required to be an array without a mask"):
+        compiled.run({"x": np.ma.zeros((2, 3), np.float32)})
+    with pytest.raises(DTypeError, match="constant is required to be an array without a mask"):
+        rlx.constant(masked)
+    with pytest.raises(RunError, match=r"required to be f32\[3\]; got None\. Pass an array"):
+        compiled.set_param("w", None)
