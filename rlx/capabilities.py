@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from rlx.options.compile import CompileOptions
+
 
 @final
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Capabilities:
         staged: whether something is computed once per binding of params.
         random: whether the graph draws numbers by the policy of ``set_rng``.
         fixed_params: params whose values the compile fixed.
+        options: of the compile.
     """
 
     device: str
@@ -28,6 +31,7 @@ class Capabilities:
     staged: bool
     random: bool
     fixed_params: tuple[str, ...]
+    options: CompileOptions
 
     @property
     def is_dynamic(self) -> bool:

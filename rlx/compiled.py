@@ -21,11 +21,12 @@ from rlx.ir.graph import Graph, Value
 from rlx.kept import KeptInputs, check_feeds
 from rlx.options.compile import CompileOptions
 from rlx.options.rng import RngOptions
-from rlx.param_store import ParamStore
+from rlx.param_store import ParamStore, bind_params
 from rlx.param_values import from_bytes, input_value, listing
 from rlx.report import CompileReport
 from rlx.run_handle import RunHandle
 from rlx.signature import Signature
+from rlx.specializing import Plan
 from rlx.warming import warm_bindings, warm_up
 
 
@@ -99,11 +100,6 @@ class CompiledGraph:
     def rng(self) -> RngOptions:
         """The policy that random ops draw by."""
         return self._compiler.options.rng
-
-    @property
-    def options(self) -> CompileOptions:
-        """Options of the compile."""
-        return self._compiler.options
 
     def __repr__(self) -> str:
         return f"<CompiledGraph {self.graph.name!r} on {self.device}>"
@@ -391,8 +387,7 @@ class CompiledGraph:
             twin = object.__new__(CompiledGraph)
             twin._start(self._compiler.with_options(self._compiler.options))
             twin._params.share(self._params)
-            kept = self._cache.kept().items()
-            twin._cache.adopt({key: self._compiler.twin(p) for key, p in kept})
+            twin._cache.adopt({k: self._compiler.twin(p) for k, p in self._cache.kept().items()})
             if self._static is not None:
                 twin._static = twin._cache.latest()
             twin._keep_inputs(self._kept.feeds)
@@ -412,6 +407,7 @@ class CompiledGraph:
             staged=any(p.refresh is not None for p in self._cache.programs()),
             random=uses_rng(self.graph),
             fixed_params=tuple(self._compiler.fixed),
+            options=self._compiler.options,
         )
 
     def report(self) -> CompileReport:
@@ -462,19 +458,19 @@ class CompiledGraph:
         """
         planner = self._compiler.planner
         sizes = warm_bindings(self.graph.symbols, planner.buckets, bindings)
-        plans = {plan.key: (s, plan) for s in sizes for plan in (planner.plan(s),)}
+        plans = {planner.plan(s).key: s for s in sizes}
         warm_up(
-            [lambda s=s, plan=plan: self._cache.get(s, plan) for s, plan in plans.values()],
+            [lambda s=s: self._cache.get(s, self._plan(s)) for s in plans.values()],
             threads=threads,
             progress=f"warm {self.graph.name}" if progress else "",
         )
 
     def _publish(self, on_device: Mapping[str, Any]) -> None:
         for program in self._cache.programs():
-            _bind(program, on_device)
+            bind_params(program, on_device)
 
     def _bind_all(self, made: Specialization) -> None:
-        _bind(made, self._params.values)
+        bind_params(made, self._params.values)
         self._bind_seed(made)
 
     def _bind_seed(self, program: Specialization) -> None:
@@ -577,8 +573,12 @@ class CompiledGraph:
         shapes.update({n: tuple(values[n].shape) for n in known if n in values})
         declared += [(n, s) for n, s in known.items() if n in values]
         binding = dict(dims.infer_bindings(declared, shapes).items())
-        plan = None if planner.is_plain or self._kept.feeds else planner.plan(binding)
-        return self._cache.get(binding, plan), binding
+        return self._cache.get(binding, self._plan(binding)), binding
+
+    def _plan(self, binding: Mapping[str, int]) -> Plan | None:
+        """How a call with these sizes is carried out; None compiles the sizes as they are."""
+        planner = self._compiler.planner
+        return None if planner.is_plain or self._kept.feeds else planner.plan(binding)
 
     def _check_names(self, where: str, inputs: Mapping[str, Any]) -> None:
         require_mapping(where, "input name → array", inputs)
@@ -596,10 +596,3 @@ class CompiledGraph:
                 "nothing has been compiled yet. Call it once, or use warm([{...}])."
             )
         return latest
-
-
-def _bind(program: Specialization, values: Mapping[str, Any]) -> None:
-    """Bind the values of the params that a program takes."""
-    taken = {name: value for name, value in values.items() if name in program.params}
-    if taken:
-        program.executable.bind(taken)

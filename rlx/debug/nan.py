@@ -130,7 +130,7 @@ def localize_nan(compiled: CompiledGraph, *inputs: Any, infinities: bool = False
                 f"localize_nan: {leaf.name!r} is required to be {leaf.type}; got the shape "
                 f"{list(arrays[leaf.name].shape)}. Reshape it."
             )
-    ctx = PassContext(compiled.options)
+    ctx = PassContext(compiled.capabilities().options)
     policy = effective(ctx.options.precision, ctx.options.policy)
     if policy is not None:
         graph = ApplyPrecision(policy=policy).run(graph, ctx)
