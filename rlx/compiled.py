@@ -419,12 +419,7 @@ class CompiledGraph:
         return self._latest("report").report
 
     def stablehlo(self, *, kernels: bool = False) -> str:
-        """StableHLO text of the program used last.
-
-        Args:
-            kernels: with the calls of kernels, as it was compiled; without, it is a program that
-                other tools can read, with the same results.
-        """
+        """StableHLO text of the program used last; with ``kernels`` as compiled, else portable."""
         return self._latest("stablehlo").executable.stablehlo(kernels=kernels)
 
     def cost(self) -> dict[str, float]:
