@@ -63,6 +63,7 @@ class Compiler:
         self.planner = planner or Planner(graph, signature)
         self._lir = lir
         self._own: dict[int, tuple[Any, Any]] = {}
+        self._symbolic: Graph | None = None
         self._stages: dict[str, PrepareStage] = {}
         self._stages_lock = threading.Lock()
 
@@ -110,7 +111,7 @@ class Compiler:
         else:
             graph = plan.graph
             if graph is None:
-                graph = bind(self.graph, binding) if binding else self.graph
+                graph = bind(self._shared(), binding) if binding else self.graph
             optimised, records, phases = self.optimise(graph)
             if self.options.cache_param_invariant:
                 split = self._split(optimised)
@@ -181,6 +182,16 @@ class Compiler:
             own=own,
             started=started,
         )
+
+    def _shared(self) -> Graph:
+        """The symbolic graph after the passes that need no sizes; made once for all bindings."""
+        from rlx.passes.pipelines import symbolic_pipeline
+
+        with self._stages_lock:
+            if self._symbolic is None:
+                ctx = PassContext(self.options.replace(validate=False), self.backend.platform)
+                self._symbolic, _ = symbolic_pipeline(self.options).run(self.graph, ctx)
+            return self._symbolic
 
     def _on_device(self, value: Any, type_: TensorType) -> Any:
         """A captured array on the device; one copy for all programs."""

@@ -47,6 +47,20 @@ def binding_pipeline(
     return Pipeline(passes)
 
 
+def symbolic_pipeline(options: CompileOptions) -> Pipeline:
+    """MIR → MIR with symbolic dims: what needs no sizes, done once for all bindings."""
+    if options.validate:  # graphs are compared on drawn inputs, which have sizes
+        return Pipeline(())
+    passes: tuple[AbstractPass, ...] = (
+        # First, as in ``mir_pipeline``: a call hides what is inside it.
+        InlineCalls(),
+        Canonicalize(),
+        # Last: binding and the passes after it then see each expression once.
+        EliminateCommonSubexpressions(),
+    )
+    return Pipeline(passes)
+
+
 def mir_pipeline(options: CompileOptions) -> Pipeline:
     """MIR → MIR, before implementations are chosen."""
     lowered = effective(options.precision, options.policy)
