@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from rlx.backend import AbstractBackend
+from rlx.deferred import Specialization
 from rlx.dtypes import DType
 from rlx.errors import RunError, did_you_mean
 from rlx.ir.graph import Graph, Value
@@ -136,3 +137,10 @@ class ParamStore:
                 "CompileOptions.param_bindings fixed its value. Compile without it."
             )
         return ""
+
+
+def bind_params(program: Specialization, values: Mapping[str, Any]) -> None:
+    """Bind the values of the params that a program takes."""
+    taken = {name: value for name, value in values.items() if name in program.params}
+    if taken:
+        program.executable.bind(taken)

@@ -150,6 +150,9 @@ def test_warm_compiles_ahead(session: rlx.Session) -> None:
         compiled.report()
     compiled.warm([{"n": 3}, {"n": 5}])
     assert compiled.specializations().misses == 2
+    for n in (3, 5):
+        compiled(np.ones(n, np.float32), np.ones(n, np.float32))
+    assert compiled.specializations().misses == 2  # what was warmed is what calls find
     with pytest.raises(DimError, match="size to each of n"):
         compiled.warm([{"m": 3}])
 
@@ -201,7 +204,9 @@ def test_a_device_of_xla_without_its_package_is_explained(monkeypatch: pytest.Mo
     """rlx alone is installed: no entry point names a backend."""
     monkeypatch.setattr(backend, "_FACTORIES", {})
     monkeypatch.setattr(backend, "entry_points", lambda **_: ())
-    with pytest.raises(DeviceError, match=r"TPU:1 — enable feature `tpu`.*: interpret\. Install rlx"):
+    with pytest.raises(
+        DeviceError, match=r"TPU:1 — enable feature `tpu`.*: interpret\. Install rlx"
+    ):
         rlx.Session("tpu:1")
     assert rlx.registered_devices() == ["interpret"]
 
