@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, TypeAlias, final
 
 from rlx.ir.graph import Graph
 from rlx.ir.op import Op
@@ -21,21 +21,24 @@ from rlx.passes.recognize import (
 )
 from rlx.passes.recognize.matcher import Matcher, find
 
-STAGES: tuple[tuple[dict[type[Op], tuple[Matcher, ...]], ...], ...] = (
+Table: TypeAlias = "dict[type[Op], tuple[Matcher, ...]]"
+Family: TypeAlias = "tuple[Table, tuple[type[Op], ...]]"
+
+STAGES: tuple[tuple[Family, ...], ...] = (
     # Largest first: in a stage, the first matcher that accepts an op's node wins.
     (
-        scans.TABLE,
-        recurrent.TABLE,
-        attention.TABLE,
-        rope.TABLE,
-        norms.TABLE,
-        softmax.TABLE,
-        activations.TABLE,
+        (scans.TABLE, scans.NEEDS),
+        (recurrent.TABLE, recurrent.NEEDS),
+        (attention.TABLE, attention.NEEDS),
+        (rope.TABLE, rope.NEEDS),
+        (norms.TABLE, norms.NEEDS),
+        (softmax.TABLE, softmax.NEEDS),
+        (activations.TABLE, activations.NEEDS),
     ),
     # They are made of what the first stage finds.
-    (losses.TABLE,),
+    ((losses.TABLE, losses.NEEDS),),
 )
-"""Tables of matchers; a later stage sees the composites that an earlier one left."""
+"""Matchers by op, with ops of which a graph has one where they find anything."""
 
 
 @final
@@ -55,8 +58,10 @@ class Recognize(AbstractPass):
         counts: Counter[str] = Counter()
         misses: dict[str, None] = {}
         strict = ctx.options.strict
-        for tables in STAGES:
-            merged = _merged(tables)
+        for families in STAGES:
+            merged = _useful(families, graph)
+            if not merged:
+                continue
             graph = find(
                 graph,
                 merged,
@@ -72,11 +77,12 @@ class Recognize(AbstractPass):
         return graph
 
 
-def _merged(
-    tables: tuple[dict[type[Op], tuple[Matcher, ...]], ...],
-) -> dict[type[Op], tuple[Matcher, ...]]:
-    merged: dict[type[Op], tuple[Matcher, ...]] = {}
-    for table in tables:
-        for op, matchers in table.items():
-            merged[op] = merged.get(op, ()) + matchers
+def _useful(families: tuple[Family, ...], graph: Graph) -> Table:
+    """The matchers of the families that may find something in a graph or inside its ops."""
+    present = {type(node.op) for inner in graph.all_graphs() for node in inner.nodes()}
+    merged: Table = {}
+    for table, needed in families:
+        if not present.isdisjoint(needed):
+            for op, matchers in table.items():
+                merged[op] = merged.get(op, ()) + matchers
     return merged

@@ -216,3 +216,6 @@ TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     Log: (plain_softplus,),
     Log1p: (plain_softplus,),
 }
+
+NEEDS: tuple[type[Op], ...] = (Erf, Erfc, Tanh, Exp, Logistic)
+"""Ops without any of which there is nothing to find."""

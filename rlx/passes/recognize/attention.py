@@ -14,6 +14,7 @@ from rlx.ops.attention import DTYPES, Attention, MaskKind
 from rlx.ops.compare import Select
 from rlx.ops.dot import DotAlgorithm, DotGeneral
 from rlx.ops.dot.general import DEFAULT_PRECISION
+from rlx.ops.normalization import Softmax
 from rlx.ops.transcendental import Exp, Tanh
 from rlx.passes.recognize.attention_axes import (
     Roles,
@@ -493,3 +494,6 @@ def _unscaled(search: Search, value: Value) -> tuple[Value, float]:
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {DotGeneral: (attention,)}
+
+NEEDS: tuple[type[Op], ...] = (Exp, Softmax)
+"""Ops without any of which there is nothing to find."""

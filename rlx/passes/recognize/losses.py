@@ -206,3 +206,6 @@ TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     Sub: (difference,),
     DotGeneral: (lookup,),
 }
+
+NEEDS: tuple[type[Op], ...] = (LogSoftmax, LogSumExp, Iota)
+"""Ops without any of which there is nothing to find."""

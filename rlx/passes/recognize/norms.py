@@ -393,3 +393,6 @@ TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     Mul: (norm,),
     Div: (norm,),
 }
+
+NEEDS: tuple[type[Op], ...] = (Sqrt, Rsqrt, Pow)
+"""Ops without any of which there is nothing to find."""

@@ -298,3 +298,6 @@ def _joined(weights: Sequence[Weight], operands: Sequence[Value], hidden: int) -
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {Scan: (recurrent,)}
+
+NEEDS: tuple[type[Op], ...] = (Scan,)
+"""Ops without any of which there is nothing to find."""

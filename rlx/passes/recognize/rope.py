@@ -285,3 +285,6 @@ TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     Reshape: (rope,),
     Add: (rope,),
 }
+
+NEEDS: tuple[type[Op], ...] = (Concatenate,)
+"""Ops without any of which there is nothing to find."""

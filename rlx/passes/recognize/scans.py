@@ -285,3 +285,6 @@ def _match(
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {Scan: (selective_scan,)}
+
+NEEDS: tuple[type[Op], ...] = (Scan,)
+"""Ops without any of which there is nothing to find."""

@@ -262,3 +262,6 @@ TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     Sub: (log_softmax,),
     Add: (logsumexp,),
 }
+
+NEEDS: tuple[type[Op], ...] = (Exp,)
+"""Ops without any of which there is nothing to find."""
