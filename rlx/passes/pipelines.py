@@ -49,7 +49,8 @@ def binding_pipeline(
 
 def symbolic_pipeline(options: CompileOptions) -> Pipeline:
     """MIR → MIR with symbolic dims: what needs no sizes, done once for all bindings."""
-    if options.validate:  # graphs are compared on drawn inputs, which have sizes
+    # Validation compares on drawn inputs, which have sizes; a dump begins with what was given.
+    if options.validate or options.ir_dump:
         return Pipeline(())
     passes: tuple[AbstractPass, ...] = (
         # First, as in ``mir_pipeline``: a call hides what is inside it.
