@@ -18,6 +18,7 @@ from rlx.ir.verify import verify
 from rlx.kept import check_feeds
 from rlx.options.compile import CompileOptions
 from rlx.options.devices import default_device
+from rlx.options.dispatch import claim_of
 from rlx.options.precision import Precision, PrecisionPolicy
 from rlx.param_values import fixed_values
 from rlx.passes.bind_dims import bind
@@ -153,6 +154,7 @@ class Session:
             PassError: a pass failed, or (``validate``) changed what the graph computes.
         """
         chosen = self._options(options)
+        claim_of(chosen.supported_ops)  # an unknown name is refused before any pass
         params: dict[str, Any] = {}
         template: AbstractTemplate | None = None
         if chosen.dim_binding and isinstance(graph, TemplateFunction | TemplatedFunction):

@@ -110,7 +110,13 @@ class BlockFft(Op):
         from rlx.ops.shape import Concatenate
 
         real = not x.dtype.is_complex
-        count = dims.evaluate(x.shape[-1], {}) // (2 if real else 1)
+        size = x.shape[-1]
+        if not isinstance(size, int):
+            raise InconclusiveDimError(
+                f"block_fft: the last axis of x is required to be known for the decomposition; got "
+                f"x: {x.type}. Bind {size} first."
+            )
+        count = size // (2 if real else 1)
         kind = FftType.IFFT if self.inverse else FftType.FFT
         op = Fft(fft_type=kind, fft_lengths=(count,), norm=self._numpy_norm())
         if not real:
