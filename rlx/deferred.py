@@ -137,14 +137,18 @@ class Specializations(list[Specialization]):
         dropped = "; ".join(
             ", ".join(f"{n} = {s}" for n, s in sorted(sizes.items())) for sizes in self.evicted
         )
-        evictions = f"{self.evictions} evictions" + (f" ({dropped})" if dropped else "")
-        head = f"{self.misses} compiles, {self.hits} hits, {evictions}"
+        evictions = _count(self.evictions, "eviction") + (f" ({dropped})" if dropped else "")
+        head = f"{_count(self.misses, 'compile')}, {_count(self.hits, 'hit')}, {evictions}"
         return "\n".join([head, *(record.row() for record in self)])
 
     def _repr_html_(self) -> str:
         import html
 
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 @final

@@ -53,7 +53,7 @@ def test_a1_every_length_in_one_compile() -> None:
     records = fast.specializations()
     assert (records.misses, records.hits) == (1, 63)
     assert f"{records[0].wasted:.0%}" == "49%"
-    assert "1 compiles, 63 hits, 0 evictions" in str(records)
+    assert "1 compile, 63 hits, 0 evictions" in str(records)
     assert "up to n = 64" in records._repr_html_()
 
 
