@@ -133,7 +133,7 @@ def test_the_pipeline_keeps_every_bit(drawn: Drawn) -> None:
     assert_same_bits(interpret(result, drawn.feeds), interpret(drawn.graph, drawn.feeds))
 
 
-SIZE_DEPENDENT = {"qr", "block_fft"}
+SIZE_DEPENDENT = {"qr", "block_fft", "sample"}
 """Ops whose decomposition depends on sizes, or on which of two is larger: they are bound first."""
 
 
