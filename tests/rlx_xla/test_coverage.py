@@ -15,6 +15,9 @@ MISSING: set[tuple[str, str]] = set()
 """(op, platform) without a rule, a kernel or a decomposition. An entry that holds no longer fails
 the test, as does one that is new."""
 
+STUCK = {"tpu": {"eig": "eig"}}
+"""Platform → op → the op that nothing carries out there: JAX has no general eigenvalues on TPUs."""
+
 OURS = "rlx.ops."
 
 
@@ -47,4 +50,4 @@ def test_every_op_ends_in_rules_on_every_platform(platform: str, rng: np.random.
             graph, _ = graph_of([sample])
             legal = examine(graph, lambda node: choose(node, platform, KernelDispatch()), platform)
             stuck.update((name, u.node.op.op_name) for u in legal.unsupported)
-    assert stuck == {}
+    assert stuck == STUCK.get(platform, {})
