@@ -31,7 +31,7 @@ def require_sets(where: str, given: Iterable[Mapping[str, Any]]) -> Iterable[Map
     if not isinstance(cast("object", given), Iterable) or isinstance(given, Mapping):
         raise RunError(
             f"{where}: a list of mappings (input name → array) is required; got "
-            f"{type(given).__name__}. For one run use run."
+            f"{type(cast('object', given)).__name__}. For one run use run."
         )
     return given
 

@@ -53,8 +53,8 @@ def rewrite(graph: Graph, *rules: Rule, nested: bool = True) -> Graph:
 def sweep(graph: Graph, start: Callable[[], Rule], *, nested: bool = True) -> Graph:
     """Offer every node once to a visitor; each graph, inner ones first, has a visitor of its own.
 
-    Without ``nested`` only the graph itself is offered. Unlike ``rewrite``, nothing is offered again: the visitor sees nodes whose inputs it has dealt
-    with, and what it returns stands.
+    Without ``nested`` only the graph itself is offered. Unlike ``rewrite``, nothing is offered
+    again: the visitor sees nodes whose inputs it has dealt with, and what it returns stands.
     """
     done: dict[Graph, Graph] = {}
     for inner in graph.all_graphs() if nested else (graph,):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class LoweringContext:
         type_ = TensorType(as_dtype(data.dtype), tuple(data.shape))
         wide = stablehlo.constant(dense(data.astype(np.float32)))
         hidden = stablehlo.optimization_barrier([wide])  # XLA would make a literal of it
-        return stablehlo.convert(self.mlir_type(type_), hidden)
+        return stablehlo.convert(self.mlir_type(type_), cast("ir.Value", hidden))
 
     def full(self, value: Any, type_: TensorType) -> ir.Value:
         """A tensor that holds one scalar everywhere."""

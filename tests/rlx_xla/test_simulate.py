@@ -112,7 +112,7 @@ def test_opaque_nodes_are_named() -> None:
     graph = rlx_xla.trace(fn, X).graph
     with pytest.warns(
         UserWarning,
-        match=r"simulate fn: opaque nodes \(1\) run as on the CPU, with the products inside of them",
+        match=r"simulate fn: opaque nodes \(1\) run as on the CPU, with the products inside of",
     ):
         simulate(graph, "tpu-default")
 
