@@ -114,6 +114,7 @@ def test_every_command_is_listed() -> None:
 
     listed = re.findall(r"^\| `rlx-xla (\w+)", markdown.section(TEXT, "## Command line"), re.M)
     commands = [c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands]
+    commands += [str(group.name) for group in app.registered_groups]
     assert sorted(listed) == sorted(commands)
 
 
