@@ -90,7 +90,7 @@ def check(record: dict[str, Any]) -> str:
             here = found.platforms.index("cpu") if "cpu" in found.platforms else 0
             inputs = [np.int32(here), *inputs]
         types = tuple((v.type.dtype.numpy, v.type.shape) for v in graph.outputs)
-        reference = LiveModule("reference", found.text, len(inputs), types, portable_text=False)
+        reference = LiveModule("reference", found.text, len(inputs), types, saved_for=())
         wanted = reference.evaluate(*inputs)
     for output, expected in zip(outputs, wanted, strict=True):
         np.testing.assert_allclose(output, expected, rtol=BOUND, atol=BOUND)
