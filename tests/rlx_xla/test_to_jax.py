@@ -91,7 +91,10 @@ def test_every_op_has_a_way_back() -> None:
     missing = [
         name
         for name, op in all_ops().items()
-        if jax_rule_for(op) is None and not op.has_decompose and name not in left_out
+        if op.__module__.startswith("rlx.ops.")  # not what other tests register
+        and jax_rule_for(op) is None
+        and not op.has_decompose
+        and name not in left_out
     ]
     assert not missing
 

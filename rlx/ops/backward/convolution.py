@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from rlx import dims
+from rlx.errors import DTypeError
 from rlx.ir.op import Op, define_op
 from rlx.ir.operators import broadcast_to, constant
 from rlx.ops import windows
@@ -338,6 +339,12 @@ def _pool_type(
     op: Op, attributes: _Pooling, spatial: int, x: TensorType, dy: TensorType
 ) -> TensorType:
     _check_rank(op, spatial, spatial, "kernel", x=x)
+    op.require(
+        "C1",
+        x.dtype.is_float,
+        f"x is required to hold real floats; got {x}. Convert it.",
+        DTypeError,
+    )
     check_gradient(op, _pool(attributes), (x,), dy=dy)
     return x
 

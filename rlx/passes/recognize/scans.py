@@ -102,7 +102,7 @@ class _Loop:
 def selective_scan(search: Search, node: Node) -> Match | None:
     """Match h = exp(delta · a) h + delta · b · x; y = Σ c h, from a state of zeros."""
     op = node.op
-    if not isinstance(op, Scan) or op.num_carry != 1 or len(node.types) != 2 or op.reverse:
+    if not isinstance(op, Scan) or op.num_carry != 1 or op.reverse or len(op.body.outputs) != 2:
         return None
     state, y = op.body.outputs
     if state.rank not in (2, 3) or not state.dtype.is_float or op.body.effects:
