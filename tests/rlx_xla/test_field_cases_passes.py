@@ -164,6 +164,8 @@ def test_bisect_finds_the_pair_that_xla_rewrites(rng: np.random.Generator) -> No
     arguments = (rng.standard_normal((2, 4)).astype(np.float32), np.eye(4, dtype=np.float32))
     graph = rlx_xla.trace(f, *arguments).graph
     feeds = {v.name: a for v, a in zip(graph.inputs, arguments, strict=True)}
+    if np.isinf(jax.jit(lambda x: jnp.log(jnp.exp(x)))(np.float32(89))):
+        pytest.skip("this XLA leaves log(exp(x)) as it is")
     found = rlx.debug.bisect(graph, feeds, session=rlx.Session("cpu"))
     assert {n.op.op_name for n in found.nodes} >= {"exp", "log"}
     assert len(found.nodes) <= 5

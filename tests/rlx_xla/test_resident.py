@@ -184,7 +184,8 @@ def test_a_clone_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     twin.set_param("w", 5.0)
     assert twin(np.zeros(3, np.float32)).tolist() == [5.0] * 3
     assert compiled(np.zeros(3, np.float32)).tolist() == [1.0] * 3
-    assert [dict(r.binding) for r in twin.specializations()] == [{"n": 2}, {"n": 3}]
+    # Threads warm up, so either may be the first.
+    assert sorted(r.binding["n"] for r in twin.specializations()) == [2, 3]
 
 
 def test_traced_functions_are_staged(rng: np.random.Generator) -> None:
