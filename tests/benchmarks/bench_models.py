@@ -7,7 +7,7 @@ shows what passes and lowering rules do; with kernels on, what users see.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,13 @@ def measure(case: Case, *, rounds: int = 21) -> Comparison:
         *(_runner(lambda c=c: c(params, *inputs)) for c in copies),
     ]
     return compare(str(case), *calls, rounds=rounds, round_seconds=0.01)
+
+
+@pytest.fixture(autouse=True)
+def _as_people_write() -> Iterator[None]:
+    """The models rely on NumPy's broadcasting between ranks, which the tests forbid themselves."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
 
 
 @pytest.mark.parametrize("case", [case for (case,) in CASES], ids=str)
