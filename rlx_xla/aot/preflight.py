@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from rlx.cost_model import count_work
 from rlx.dtypes import DType
 from rlx.ir.graph import Graph, Node
 from rlx.ir.plan import Lir
@@ -265,7 +266,7 @@ def report_of(lowered: Lowered, target: Target, compilation: Compilation | None)
         needed = sum(memory.values()) - 2 * memory.get("alias", 0)
         fits = needed <= available
     cost = {} if made is None else made.cost
-    flops = cost.get("flops") or _flops(lowered.lir)
+    flops = cost.get("flops") or count_work(lowered.lir.graph).matmul_flops
     moved = cost.get("bytes accessed") or float(estimate.total)
     seconds = bound = None
     if made is not None:
@@ -316,20 +317,6 @@ def _time_of(target: Target, flops: float, moved: float, cycles: int | None) -> 
         return floor, bound
     seconds = cycles / chip.clock
     return seconds, bound if floor >= 0.3 * seconds else Bound.LATENCY
-
-
-def _flops(lir: Lir) -> float:
-    """Operations of the products of a graph; what else there is hardly counts."""
-    total = 0.0
-    for graph in lir.graph.all_graphs():
-        for node in graph.nodes():
-            op = node.op
-            if isinstance(op, DotGeneral):
-                inner = 1
-                for axis in op.lhs_contracting:
-                    inner *= int(str(node.inputs[0].type.shape[axis]))
-                total += 2.0 * float(str(node.types[0].size)) * inner
-    return total
 
 
 def _rounded(graph: Graph, target: Target) -> tuple[Named, ...]:

@@ -26,7 +26,7 @@ _REBUILD = "Reinstall rlx-xla with a C++ compiler (g++ or clang++) on PATH"
 @final
 @dataclass(frozen=True)
 class Unavailable:
-    """Why the library of C++ kernels cannot be used, as one sentence without a full stop."""
+    """Why a library that kernels need cannot be used, as one sentence without a full stop."""
 
     reason: str
 

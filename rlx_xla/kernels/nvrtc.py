@@ -18,17 +18,10 @@ from pathlib import Path
 from typing import final
 
 from rlx.errors import KernelError
+from rlx_xla.kernels.ffi import Unavailable as Unavailable
 
 _SUCCESS = 0
 _PATTERN = "libnvrtc.so*"
-
-
-@final
-@dataclass(frozen=True)
-class Unavailable:
-    """Why nothing can be compiled, as one sentence without a full stop."""
-
-    reason: str
 
 
 @final

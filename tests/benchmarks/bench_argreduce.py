@@ -6,9 +6,6 @@ the kernel wins on every dtype and shape that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import jax
 import numpy as np
 import pytest
 
@@ -18,6 +15,7 @@ from rlx.ops.reduction import Argmax, Argmin
 from rlx.types import TensorType
 from rlx_xla.kernels import ffi
 from rlx_xla.kernels.library.argreduce import MIN_COLS
+from tests.benchmarks.bench_host_overhead import repeated
 from tests.benchmarks.timing import Comparison, compare
 
 LARGE = ((64, 65), (1, 50_000), (4096, 1024))
@@ -27,16 +25,6 @@ CASES = [
     for shape in ((1, least), (1024, least), (20_000, least), *LARGE)
     if shape[1] >= least
 ]
-
-
-def _runner(run: Callable[[], object]) -> Callable[[int], None]:
-    def repeat(calls: int) -> None:
-        out = None
-        for _ in range(calls):
-            out = run()
-        jax.block_until_ready(out)
-
-    return repeat
 
 
 def _graph(dtype: DType, shape: tuple[int, ...], *, minimum: bool) -> rlx.Graph:
@@ -59,7 +47,7 @@ def measure(
     theirs = [session.compile(graph, options=common) for _ in range(2)]
     x = (np.random.default_rng(0).normal(size=shape) * 1000).astype(dtype.numpy)
     on_device = session.backend.to_device(x, TensorType(dtype, shape))
-    calls = [_runner(lambda c=c: c(on_device)) for c in (ours, *theirs)]
+    calls = [repeated(c, (on_device,)) for c in (ours, *theirs)]
     name = f"arg{'min' if minimum else 'max'} {TensorType(dtype, shape)}"
     return compare(name, *calls, rounds=rounds)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ import pytest
 
 import rlx
 from rlx_xla.kernels import ffi
+from tests.benchmarks.bench_host_overhead import repeated
 from tests.benchmarks.kernel_cases import PACKED, Case, cases, compiled, packed_graph
 from tests.benchmarks.timing import Comparison, compare
 
@@ -24,16 +24,6 @@ CLEAR = 1 / 1.5
 """The most time, as a part of ``jax.jit``'s, that an enabled kernel takes."""
 
 CASES = list(cases(np.random.default_rng(0)))
-
-
-def _repeat(run: Callable[[], Any]) -> Callable[[int], None]:
-    def repeat(calls: int) -> None:
-        out = None
-        for _ in range(calls):
-            out = run()
-        jax.block_until_ready(out)
-
-    return repeat
 
 
 def _few(run: Callable[[int], None]) -> Callable[[int], None]:
@@ -44,16 +34,16 @@ def _few(run: Callable[[int], None]) -> Callable[[int], None]:
 def measure(case: Case, rounds: int) -> dict[str, Comparison]:
     """Time the kernel against each form and engine, with ``jax.jit`` against itself."""
     ours, args = compiled(case)
-    mine = _few(_repeat(lambda: ours(*args)))
+    mine = _few(repeated(ours, args))
     found: dict[str, Comparison] = {}
     forms = {"jit": case.function, "best form": case.best}
     for name, form in forms.items():
         if form is not None:
             theirs = [jax.jit(form).lower(*args).compile() for _ in range(2)]
-            runs = [_few(_repeat(lambda f=f: f(*args))) for f in theirs]
+            runs = [_few(repeated(f, args)) for f in theirs]
             found[name] = compare(f"{case.name}: {name}", mine, *runs, rounds=rounds)
     for name, run in case.rivals.items():
-        rival = _few(_repeat(run))
+        rival = _few(repeated(run, ()))
         found[name] = compare(f"{case.name}: {name}", mine, rival, rival, rounds=rounds)
     return found
 
@@ -70,7 +60,7 @@ def measure_packed(name: str, rows: int, rounds: int, size: int = 4096) -> Compa
     for program in (ours, *theirs):
         program.set_params(params)
     given = jnp.asarray(x)
-    runs = [_few(_repeat(lambda p=p: p(given))) for p in (ours, *theirs)]
+    runs = [_few(repeated(p, (given,))) for p in (ours, *theirs)]
     for run in runs:
         run(1)
     chosen = [c.implementation for c in ours.report().kernels]

@@ -7,7 +7,7 @@ shows what passes and lowering rules do; with kernels on, what users see.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import rlx
 import rlx_xla
 from rlx import tolerances
 from rlx.dtypes import as_dtype
+from tests.benchmarks.bench_host_overhead import repeated
 from tests.benchmarks.models import MODELS
 from tests.benchmarks.timing import Comparison, compare
 
@@ -61,23 +62,13 @@ def compiled_for(case: Case) -> Any:
     return rlx.Session("cpu").compile(_made(case.model, case.dtype)[0], options=options)
 
 
-def _runner(run: Callable[[], object]) -> Callable[[int], None]:
-    def repeat(calls: int) -> None:
-        out = None
-        for _ in range(calls):
-            out = run()
-        jax.block_until_ready(out)
-
-    return repeat
-
-
 def measure(case: Case, *, rounds: int = 21) -> Comparison:
     """Time the compiled trace with bound params, and two copies of ``jax.jit``."""
     _, copies, params, inputs = _made(case.model, case.dtype)
     ours = compiled_for(case)
     calls = [
-        _runner(lambda: ours(*inputs)),
-        *(_runner(lambda c=c: c(params, *inputs)) for c in copies),
+        repeated(ours, inputs),
+        *(repeated(c, (params, *inputs)) for c in copies),
     ]
     return compare(str(case), *calls, rounds=rounds, round_seconds=0.01)
 

@@ -18,6 +18,7 @@ from jax import lax
 
 import rlx
 import rlx_xla
+from tests.benchmarks.bench_host_overhead import repeated
 from tests.benchmarks.timing import Comparison, compare
 
 
@@ -89,22 +90,12 @@ CASES = [
 ]
 
 
-def _runner(run: Callable[[], object]) -> Callable[[int], None]:
-    def repeat(calls: int) -> None:
-        out = None
-        for _ in range(calls):
-            out = run()
-        jax.block_until_ready(out)
-
-    return repeat
-
-
 def measure(shape: Shape, *, rounds: int = 21) -> Comparison:
     """Time the compiled trace, and two copies of ``jax.jit``."""
     function, arguments = shape.function(), shape.arguments()
     ours = rlx.Session("cpu").compile(rlx_xla.trace(function, *arguments))
     theirs = [jax.jit(lambda *args: function(*args)) for _ in range(2)]
-    calls = [_runner(lambda c=c: c(*arguments)) for c in (ours, *theirs)]
+    calls = [repeated(c, arguments) for c in (ours, *theirs)]
     return compare(str(shape), *calls, rounds=rounds)
 
 

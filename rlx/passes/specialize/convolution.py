@@ -57,7 +57,7 @@ def small_groups(node: Node) -> Value | None:
     wide = accumulator(lhs.type.dtype, rhs.type.dtype, result.dtype)
     lhs, rhs = _converted(lhs, wide), _converted(rhs, wide)
     total: Value | None = None
-    for part, weight in _terms(op, _padded(op, lhs), rhs, result.shape):
+    for part, weight in _terms(op, padded(op, lhs), rhs, result.shape):
         axis = op.lhs_spec[1]
         weights = BroadcastInDim(shape=part.type.shape, broadcast_dimensions=(axis, axis + 1))(
             weight
@@ -82,27 +82,27 @@ def weight_gradient(node: Node) -> Value | None:
     lhs, rhs = node.inputs
     wide = accumulator(lhs.type.dtype, rhs.type.dtype, node.types[0].dtype)
     lhs, rhs = _converted(lhs, wide), _converted(rhs, wide)
-    padded = _padded(op, lhs)
+    source = padded(op, lhs)
     # rhs with its axes where lhs has those that they meet.
     order = tuple(op.rhs_spec[op.lhs_spec.index(axis)] for axis in range(lhs.rank))
     window: Value = Transpose(permutation=order)(rhs)
     group_axis = op.lhs_spec[0]
     summed = tuple(axis for axis in range(lhs.rank) if axis != group_axis)
-    places = _sizes([node.types[0].shape[axis] for axis in op.out_spec[2:]])
+    places = sizes([node.types[0].shape[axis] for axis in op.out_spec[2:]])
     sums: list[Value] = []
     for offsets in itertools.product(*(range(n) for n in places)):
-        start, limit = [0] * lhs.rank, list(_sizes(padded.type.shape))
+        start, limit = [0] * lhs.rank, list(sizes(source.type.shape))
         strides = [1] * lhs.rank
         for axis, offset, stride, dilation in zip(
             op.lhs_spec[2:], offsets, op.window_strides, op.rhs_dilation, strict=True
         ):
-            (count,) = _sizes([window.type.shape[axis]])
+            (count,) = sizes([window.type.shape[axis]])
             start[axis] = offset * stride
             limit[axis] = start[axis] + (count - 1) * dilation + 1
             strides[axis] = dilation
         seen: Value = Slice(
             start_indices=tuple(start), limit_indices=tuple(limit), strides=tuple(strides)
-        )(padded)
+        )(source)
         total: Value = ReduceSum(axes=summed)(Mul()(seen, window))
         sums.append(Reshape(shape=(op.batch_group_count, 1))(total))
     joined: Value = sums[0] if len(sums) == 1 else Concatenate(axis=1)(*sums)
@@ -120,7 +120,7 @@ def _is_weight_gradient(op: ConvGeneralDilated, node: Node) -> bool:
     if op.batch_group_count == 1 or not all((*lhs.shape, *rhs.shape, *result.shape)):
         return False
     batch, outputs = lhs.shape[op.lhs_spec[0]], rhs.shape[op.rhs_spec[0]]
-    places = math.prod(_sizes([result.shape[axis] for axis in op.out_spec[2:]]))
+    places = math.prod(sizes([result.shape[axis] for axis in op.out_spec[2:]]))
     return batch == outputs == op.batch_group_count and places <= MAX_TERMS
 
 
@@ -128,7 +128,7 @@ def _converted(value: Value, dtype: DType) -> Value:
     return value if value.type.dtype is dtype else Convert(dtype=dtype)(value)
 
 
-def _sizes(shape: Sequence[Dim]) -> tuple[int, ...]:
+def sizes(shape: Sequence[Dim]) -> tuple[int, ...]:
     """The sizes of a static shape."""
     return tuple(size for size in shape if isinstance(size, int))
 
@@ -140,14 +140,15 @@ def _fits(op: ConvGeneralDilated, node: Node) -> bool:
         return False
     if not all(node.types[0].shape) or not all(lhs.shape):
         return False
-    _, features, *window = _sizes([rhs.shape[i] for i in op.rhs_spec])
+    _, features, *window = sizes([rhs.shape[i] for i in op.rhs_spec])
     return features <= MAX_GROUP_FEATURES and features * math.prod(window) <= MAX_TERMS
 
 
-def _padded(op: ConvGeneralDilated, lhs: Value) -> Value:
+def padded(op: ConvGeneralDilated, lhs: Value) -> Value:
+    """The input, in its own layout, dilated and padded with zeros."""
     low, high, interior = [0] * lhs.rank, [0] * lhs.rank, [0] * lhs.rank
     for axis, amounts, dilation in zip(op.lhs_spec[2:], op.padding, op.lhs_dilation, strict=True):
-        low[axis], high[axis] = _sizes(amounts)
+        low[axis], high[axis] = sizes(amounts)
         interior[axis] = dilation - 1
     if not any((*low, *high, *interior)):
         return lhs
@@ -166,18 +167,18 @@ def _terms(
     """
     groups = op.feature_group_count
     order: Value = Transpose(permutation=op.rhs_spec)(rhs)
-    outputs, features, *window = _sizes(order.type.shape)
+    outputs, features, *window = sizes(order.type.shape)
     per_group = outputs // groups
     weights: Value = Reshape(shape=(groups, per_group, features, *window))(order)
     axis = op.lhs_spec[1]
     shape = list(lhs.type.shape)
     split: Value = Reshape(shape=(*shape[:axis], groups, features, *shape[axis + 1 :]))(lhs)
     spatial = [a if a < axis else a + 1 for a in op.lhs_spec[2:]]
-    places = _sizes([result[a] for a in op.out_spec[2:]])
+    places = sizes([result[a] for a in op.out_spec[2:]])
     terms: list[tuple[Value, Value]] = []
     for offsets in itertools.product(*(range(n) for n in window)):
         for feature in range(features):
-            start, limit = [0] * split.rank, list(_sizes(split.type.shape))
+            start, limit = [0] * split.rank, list(sizes(split.type.shape))
             strides = [1] * split.rank
             start[axis + 1], limit[axis + 1] = feature, feature + 1
             for place, offset, dilation, stride, count in zip(

@@ -9,17 +9,13 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from rlx.ir.attributes import Literal
 from rlx.ir.graph import Node, Value
 from rlx.ir.rewrite import Rule, rule
 from rlx.ops.arithmetic import Add
 from rlx.ops.convolution import ConvGeneralDilated
 from rlx.ops.dot import DotGeneral, DotPrecision, accumulator
-from rlx.ops.io import Constant
-from rlx.ops.shape import Pad, Reshape, Slice, Transpose
-from rlx.types import Dim
+from rlx.ops.shape import Reshape, Slice, Transpose
+from rlx.passes.specialize.convolution import padded, sizes
 
 MAX_PLACES = 1024
 """Most places of a kernel, each a product of matrices."""
@@ -44,7 +40,7 @@ def convolution_by_products(node: Node) -> Value | None:
     if math.prod(window) > MAX_PLACES or not math.prod(sizes(lhs.shape)):
         return None
     groups = op.groups
-    x = _grouped(op, _padded(op, Transpose(permutation=op.lhs_spec)(lhs)), features)
+    x = _grouped(op, Transpose(permutation=op.lhs_spec)(padded(op, lhs)), features)
     weights: Value = Reshape(shape=(groups, outputs // groups, features, *window))(
         Transpose(permutation=op.rhs_spec)(rhs)
     )
@@ -68,20 +64,6 @@ def convolution_by_products(node: Node) -> Value | None:
         made: Value = product(seen, Reshape(shape=(groups, outputs // groups, features))(part))
         total = made if total is None else Add()(total, made)
     return None if total is None else _placed(op, total, places, node).convert(result.dtype)
-
-
-def sizes(shape: Sequence[Dim]) -> tuple[int, ...]:
-    """The sizes of a static shape."""
-    return tuple(size for size in shape if isinstance(size, int))
-
-
-def _padded(op: ConvGeneralDilated, x: Value) -> Value:
-    """Batch, features and dilated places with their padding."""
-    low, high = ((0, 0, *(sizes(pair)[end] for pair in op.padding)) for end in (0, 1))
-    interior = (0, 0, *(dilation - 1 for dilation in op.lhs_dilation))
-    zero: Value = Constant(value=Literal(np.zeros((), x.dtype.numpy)))()
-    made: Value = Pad(low=low, high=high, interior=interior)(x, zero)
-    return made
 
 
 def _grouped(op: ConvGeneralDilated, x: Value, features: int) -> Value:

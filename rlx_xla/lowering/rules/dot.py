@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.dot import DotAlgorithm, DotGeneral, DotPrecision, RaggedDot
 from rlx.types import TensorType
@@ -69,7 +70,7 @@ def _is_doubled(ctx: LoweringContext, op: DotGeneral) -> bool:
     bytes is refused for some sizes. Wider operands are right.
     """
     left, right = ctx.input_types
-    inner = math.prod(int(str(left.shape[axis])) for axis in op.lhs_contracting)
+    inner = math.prod(dims.evaluate(left.shape[axis], {}) for axis in op.lhs_contracting)
     narrow = all(t.dtype.is_integer and t.dtype.bits <= 8 for t in (left, right))
     return narrow and (inner % 4 != 0 or ctx.output_types[0].dtype.bits <= 8)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.reduction import CumSum
 from rlx.types import TensorType
@@ -42,7 +43,7 @@ def _check(op: CumSum, types: Sequence[TensorType]) -> Supported | Refused:
 
 def _configure(op: CumSum, types: Sequence[TensorType], results: Sequence[TensorType]) -> Launch:
     del results
-    *leading, length = (int(str(size)) for size in types[0].shape)
+    *leading, length = (dims.evaluate(size, {}) for size in types[0].shape)
     kind = _KINDS[types[0].dtype]
     return Launch(
         entry="cumsum",

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.quantized import DequantMatmul
 from rlx.types import TensorType
@@ -70,8 +71,8 @@ def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refuse
 def _configure(
     op: DequantMatmul, types: Sequence[TensorType], results: Sequence[TensorType]
 ) -> Launch:
-    *leading, inner = (int(str(size)) for size in types[0].shape)
-    rows, outer = math.prod(leading), int(str(results[0].shape[-1]))
+    *leading, inner = (dims.evaluate(size, {}) for size in types[0].shape)
+    rows, outer = math.prod(leading), dims.evaluate(results[0].shape[-1], {})
     number, size = _FORMATS[op.scheme]
     unit = 1 if size % 16 == 0 else 4
     units = inner // 256 // unit
@@ -114,7 +115,7 @@ def _prepare(ctx: LoweringContext, *operands: ir.Value) -> Sequence[ir.Value]:
     x, packed = operands
     type_ = ctx.input_types[0]
     parts = _PARTS[type_.dtype]
-    *leading, inner = (int(str(size)) for size in type_.shape)
+    *leading, inner = (dims.evaluate(size, {}) for size in type_.shape)
     rows = math.prod(leading)
     flat = stablehlo.reshape(ctx.tensor(type_.dtype, (rows, 1, inner)), x)
     if parts == 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.sequence import SelectiveScan
 from rlx.types import TensorType
@@ -41,7 +42,7 @@ def _configure(
     op: SelectiveScan, types: Sequence[TensorType], results: Sequence[TensorType]
 ) -> Launch:
     del results
-    batch, length, width = (int(str(size)) for size in types[0].shape)
+    batch, length, width = (dims.evaluate(size, {}) for size in types[0].shape)
     states = _STATES[op.state_size]
     floats = _STAGES * _TILE * (2 * _CHANNELS + 2 * op.state_size)
     return Launch(
