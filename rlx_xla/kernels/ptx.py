@@ -76,37 +76,51 @@ class PtxKernel(AbstractKernel):
         verdict = self.check(op, types)
         if isinstance(verdict, Refused):
             return verdict
-        compiler = nvrtc.load()
-        if isinstance(compiler, nvrtc.Unavailable):
-            return Refused(compiler.reason)
-        problem = _probe()
-        return Supported() if problem is None else Refused(problem)
+        return available()
 
     def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
-        compiler = nvrtc.load()
-        if isinstance(compiler, nvrtc.Unavailable):
-            raise ctx.refuse(f"kernel {self.name!r} needs NVRTC; {compiler.reason}.")
         launch = self.configure(op, ctx.input_types, ctx.output_types)
-        text = compiler.ptx(
-            source_text(self.source),
-            name=self.source,
-            architecture=architecture(),
-            defines=launch.defines,
-        )
         if self.prepare is not None:
             operands = tuple(self.prepare(ctx, *operands))
-        ranks = [len(ir.RankedTensorType(value.type).shape) for value in operands]
-        call = stablehlo.CustomCallOp(
-            ctx.result_types,
-            list(operands),
-            call_target_name=ir.StringAttr.get(TARGET),
-            has_side_effect=ir.BoolAttr.get(False),
-            backend_config=ir.StringAttr.get(configuration(launch, text)),
-            api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2),
-            operand_layouts=row_major(ranks),
-            result_layouts=row_major([t.rank for t in ctx.output_types]),
-        )
-        return list(call.results)
+        return call(ctx, self.name, self.source, launch, operands, ctx.output_types)
+
+
+def available() -> Supported | Refused:
+    """Whether there is a compiler for the text, and an XLA that takes what it makes."""
+    compiler = nvrtc.load()
+    if isinstance(compiler, nvrtc.Unavailable):
+        return Refused(compiler.reason)
+    problem = _probe()
+    return Supported() if problem is None else Refused(problem)
+
+
+def call(
+    ctx: LoweringContext,
+    kernel: str,
+    source: str,
+    launch: Launch,
+    operands: Sequence[ir.Value],
+    results: Sequence[TensorType],
+) -> list[ir.Value]:
+    """Emit one launch of a file of ``rlx_xla/kernels/cuda``; returns its results."""
+    compiler = nvrtc.load()
+    if isinstance(compiler, nvrtc.Unavailable):
+        raise ctx.refuse(f"kernel {kernel!r} needs NVRTC; {compiler.reason}.")
+    text = compiler.ptx(
+        source_text(source), name=source, architecture=architecture(), defines=launch.defines
+    )
+    ranks = [len(ir.RankedTensorType(value.type).shape) for value in operands]
+    made = stablehlo.CustomCallOp(
+        [ctx.mlir_type(type_) for type_ in results],
+        list(operands),
+        call_target_name=ir.StringAttr.get(TARGET),
+        has_side_effect=ir.BoolAttr.get(False),
+        backend_config=ir.StringAttr.get(configuration(launch, text)),
+        api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2),
+        operand_layouts=row_major(ranks),
+        result_layouts=row_major([type_.rank for type_ in results]),
+    )
+    return list(made.results)
 
 
 def source_text(name: str) -> str:

@@ -23,7 +23,7 @@ from rlx.dtypes import as_dtype
 from rlx.ops.attention import Attention, MaskKind
 from rlx.ops.quantized import DequantMatmul
 from rlx.ops.reduction import CumSum
-from rlx.ops.sequence import SelectiveScan
+from rlx.ops.sequence import GatedDeltaNet, Lstm, SelectiveScan
 from rlx.ops.sorting import TopK, TopNan
 from rlx.quant.schemes import QuantScheme
 
@@ -62,6 +62,61 @@ def selective_scan() -> tuple[Any, Any, list[Any], float]:
         return jnp.swapaxes(lax.scan(step, jnp.zeros((batch, width, state)), along)[1], 0, 1)
 
     return SelectiveScan(state_size=state), natural, [x, delta, a, b, c], 4.0 * 3 * x.size
+
+
+def gated_delta_net(dtype: Any) -> Any:
+    def make() -> tuple[Any, Any, list[Any], float]:
+        batch, _, heads, size = shape = 4, 2048, 8, 128
+        q, k, v = (drawn(*shape, seed=i) for i in range(3))
+        k = k / jnp.linalg.norm(k, axis=-1, keepdims=True)
+        g = -0.1 * jnp.abs(drawn(*shape[:3], seed=3))
+        beta = jax.nn.sigmoid(drawn(*shape[:3], seed=4))
+        args = [x.astype(dtype) for x in (q, k, v, g, beta)]
+
+        def natural(*args: Any) -> Any:
+            def step(state: Any, now: Any) -> tuple[Any, Any]:
+                q, k, v, g, beta = now
+                state = jnp.exp(g)[..., None, None] * state
+                change = (v - jnp.einsum("bhij,bhi->bhj", state, k)) * beta[..., None]
+                state = state + k[..., None] * change[..., None, :]
+                return state, jnp.einsum("bhij,bhi->bhj", state, q) * size**-0.5
+
+            along = [jnp.swapaxes(x, 0, 1).astype(jnp.float32) for x in args]
+            start = jnp.zeros((batch, heads, size, size))
+            return jnp.swapaxes(lax.scan(step, start, along)[1], 0, 1).astype(dtype)
+
+        # Of each element of the state: decay, two sums, one correction.
+        return GatedDeltaNet(state_size=size), natural, args, 7.0 * q.size * size
+
+    return make
+
+
+def lstm(batch: int) -> Any:
+    def make() -> tuple[Any, Any, list[Any], float]:
+        length, width, hidden = 512, 256, 256
+        x = drawn(batch, length, width)
+        w_ih, w_hh = (drawn(4 * hidden, hidden, seed=i) / 16 for i in (1, 2))
+        bias = drawn(4 * hidden, seed=3)
+
+        def natural(x: Any, w_ih: Any, w_hh: Any, bias: Any) -> Any:
+            w_ih = w_ih.reshape(4 * hidden, width)
+
+            def step(carry: Any, entering: Any) -> tuple[Any, Any]:
+                h, c = carry
+                i, f, g, o = jnp.split(entering + h @ w_hh[0].T, 4, axis=-1)
+                c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+                h = jax.nn.sigmoid(o) * jnp.tanh(c)
+                return (h, c), h
+
+            entering = jnp.swapaxes(x, 0, 1) @ w_ih.T + bias[0]
+            zeros = jnp.zeros((batch, hidden))
+            return jnp.swapaxes(lax.scan(step, (zeros, zeros), entering)[1], 0, 1)
+
+        flops = 2.0 * batch * length * 4 * hidden * (width + hidden)
+        args = [x, w_ih.reshape(-1), w_hh[None], bias[None]]
+        return Lstm(hidden_size=hidden), natural, args, flops
+
+    return make
 
 
 def cumsum(dtype: Any) -> Any:
@@ -120,6 +175,11 @@ def dequant(scheme: str, rows: int, size: int) -> Any:
 
 CASES: dict[str, tuple[Callable[[], tuple[Any, Any, list[Any], float]], str]] = {
     "selective scan, B4 L2048 D1024 N16 f32": (selective_scan, "GB/s"),
+    "gated delta scan, B4 L2048 H8 N128 f32": (gated_delta_net(jnp.float32), "GFLOP/s"),
+    "gated delta scan, B4 L2048 H8 N128 bf16": (gated_delta_net(jnp.bfloat16), "GFLOP/s"),
+    **{
+        f"LSTM scan, B{batch} L512 H256 f32": (lstm(batch), "GFLOP/s") for batch in (1, 16, 64, 128)
+    },
     "cumsum, last axis of 8192² f32": (cumsum(jnp.float32), "GB/s"),
     "cumsum, last axis of 8192² bf16": (cumsum(jnp.bfloat16), "GB/s"),
     "attention, 4×4096×16×128 causal bf16": (attention(4, 4096, 16, 16, 128, True), "GFLOP/s"),

@@ -17,7 +17,7 @@ from rlx.dtypes import DType, as_dtype
 from rlx.ops.attention import Attention, MaskKind
 from rlx.ops.quantized import DequantMatmul
 from rlx.ops.reduction import CumSum
-from rlx.ops.sequence import SelectiveScan
+from rlx.ops.sequence import GatedDeltaNet, Gru, Lstm, Rnn, SelectiveScan
 from rlx.ops.sorting import TopK, TopNan
 from rlx.quant.schemes import QuantScheme
 
@@ -78,6 +78,134 @@ def test_selective_scan_of_other_widths_is_left_to_xla(
     arrays = {n: np.abs(rng.standard_normal(s)).astype(F32) for n, s in shapes.items()}
     arrays["a"] *= -1
     found, wanted = run(SelectiveScan(state_size=16), arrays, None)
+    close(found[0], wanted[0], 1e-5)
+
+
+def exact(
+    build: Callable[..., Any], arrays: dict[str, np.ndarray[Any, Any]], kernel: str | None
+) -> tuple[list[Any], list[Any]]:
+    """As `run`, with products of f32 that are not TF32, and NumPy's side in f64."""
+    wide = {n: a.astype(np.float64) for n, a in arrays.items()}
+    graphs = []
+    for version in (arrays, wide):
+        b = rlx.GraphBuilder()
+        leaves = [b.input(n, rlx.TensorType(_name(a), a.shape)) for n, a in version.items()]
+        made = build(*leaves)
+        graphs.append(b.build(*(made if isinstance(made, tuple) else (made,))))
+    options = rlx.CompileOptions(matmul_precision="highest")
+    compiled = rlx.Session("cuda").compile(graphs[0], options=options)
+    names = [choice.implementation for choice in compiled.report().kernels]
+    assert names == ([] if kernel is None else [kernel]), str(compiled.report())
+    return compiled.run(arrays), rlx.interpret(graphs[1], wide)
+
+
+ERRORS = {"float32": 2e-6, "bfloat16": 4e-3, "float16": 5e-4}
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("gates", [False, True])
+@pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize("shape", [(2, 65, 3, 16), (1, 1, 1, 32), (3, 31, 2, 64), (1, 97, 5, 128)])
+def test_gated_delta_net(
+    dtype: str, gates: bool, carry: bool, shape: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    batch, _, heads, size = shape
+    q, k, v = (rng.standard_normal(shape) for _ in range(3))
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    arrays = {"q": q, "k": k, "v": v}
+    arrays["g"] = -np.abs(rng.standard_normal(shape if gates else shape[:3]))
+    arrays["beta"] = rng.uniform(0, 1, shape[:3])
+    if carry:
+        arrays["state"] = rng.standard_normal((batch, heads, size, size))
+    arrays = {n: a.astype(jnp.dtype(dtype)) for n, a in arrays.items()}
+    op = GatedDeltaNet(state_size=size, gate_per_channel=gates, carry_state=carry)
+    found, wanted = exact(op, arrays, "gated_delta_net.cuda.ptx")
+    for mine, theirs in zip(found, wanted, strict=True):
+        close(mine, theirs, ERRORS[dtype])
+
+
+def test_a_delta_net_with_a_state_of_256(rng: np.random.Generator) -> None:
+    shape = (1, 40, 2, 256)
+    arrays = {n: rng.standard_normal(shape) / 16 for n in "qkv"}
+    arrays |= {"g": -np.abs(rng.standard_normal(shape[:3])), "beta": rng.uniform(0, 1, shape[:3])}
+    arrays = {n: a.astype(F32) for n, a in arrays.items()}
+    op = GatedDeltaNet(state_size=256)
+    found, wanted = exact(op, arrays, "gated_delta_net.cuda.ptx")
+    close(found[0], wanted[0], ERRORS["float32"])
+
+
+NETWORKS = {"lstm": (Lstm, 4), "gru": (Gru, 3), "rnn": (Rnn, 1)}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("batch", "hidden", "layers", "bidirectional", "carry"),
+    [
+        (1, 32, 1, False, False),
+        (3, 33, 2, True, True),
+        (17, 100, 1, True, False),
+        (31, 128, 1, False, True),
+        (65, 256, 1, True, True),
+        (128, 256, 2, False, False),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_recurrent_networks(
+    name: str,
+    batch: int,
+    hidden: int,
+    layers: int,
+    bidirectional: bool,
+    carry: bool,
+    dtype: str,
+    rng: np.random.Generator,
+) -> None:
+    kind, gates = NETWORKS[name]
+    directions, width, length = 1 + bidirectional, 19, 33
+    rows, all_rows = gates * hidden, layers * directions
+    size = directions * rows * (width + (layers - 1) * directions * hidden)
+    scale = hidden**-0.5
+    arrays = {
+        "x": rng.standard_normal((batch, length, width)),
+        "w_ih": rng.standard_normal(size) * scale,
+        "w_hh": rng.standard_normal((all_rows, rows, hidden)) * scale,
+        "b": rng.standard_normal((all_rows, rows)) * 0.1,
+    }
+    if name == "gru":
+        arrays["b_hh"] = rng.standard_normal((all_rows, rows)) * 0.1
+    if carry:
+        arrays["h"] = rng.standard_normal((all_rows, batch, hidden))
+    if carry and name == "lstm":
+        arrays["c"] = rng.standard_normal((all_rows, batch, hidden))
+    arrays = {n: a.astype(jnp.dtype(dtype)) for n, a in arrays.items()}
+    op = kind(hidden_size=hidden, num_layers=layers, bidirectional=bidirectional, carry=carry)
+    found, wanted = exact(op, arrays, f"{name}.cuda.ptx")
+    for mine, theirs in zip(found, wanted, strict=True):
+        close(mine, theirs, ERRORS[dtype])
+
+
+def test_a_relu_network_keeps_nan(rng: np.random.Generator) -> None:
+    arrays = {
+        "x": rng.standard_normal((3, 9, 8)),
+        "w_ih": rng.standard_normal(40 * 8),
+        "w_hh": rng.standard_normal((1, 40, 40)) / 7,
+        "b": rng.standard_normal((1, 40)),
+    }
+    arrays = {n: a.astype(F32) for n, a in arrays.items()}
+    arrays["x"][1, 4, 2] = np.nan
+    found, wanted = exact(Rnn(hidden_size=40, relu=True), arrays, "rnn.cuda.ptx")
+    close(found[0], wanted[0], ERRORS["float32"])
+
+
+def test_a_wide_lstm_is_left_to_xla(rng: np.random.Generator) -> None:
+    arrays = {
+        "x": rng.standard_normal((2, 5, 8)),
+        "w_ih": rng.standard_normal(4 * 264 * 8) / 16,
+        "w_hh": rng.standard_normal((1, 4 * 264, 264)) / 16,
+        "b": rng.standard_normal((1, 4 * 264)),
+    }
+    arrays = {n: a.astype(F32) for n, a in arrays.items()}
+    found, wanted = exact(Lstm(hidden_size=264), arrays, None)
     close(found[0], wanted[0], 1e-5)
 
 

@@ -1,0 +1,244 @@
+// Gated delta rule. For each token, with a state S of N x N:
+//   S = exp(g) * S;  d = beta * (v - S^T k);  S = S + k (x) d;  y = S^T q / sqrt(N).
+//
+// Layout: q, k, v, y T[B, L, H, N]; g T[B, L, H] or, with GATES, T[B, L, H, N]; beta T[B, L, H]; with CARRY the first
+// and the last state T[B, H, N, N], rows along k. All row-major; rows of N elements are multiples of 16 bytes.
+// Work: the columns of S do not meet, so a block takes COLUMNS of one head and walks along L in tiles of TILE tokens,
+// which arrive in shared memory while the tile before is worked on. A column's N rows lie on GROUP neighbouring
+// threads, four rows in turn, in registers from the first token to the last.
+// Numerics: f32. y is taken from the decayed state and corrected, S^T q + (q.k) d, so that both sums of a token wait
+// for the same exchange.
+//
+// Macros: L, H, N (sizes), COLUMNS, GROUP, TILE, GATES, CARRY, KIND (0 f32, 1 bf16, 2 f16).
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#if KIND == 0
+typedef float T;
+#else
+typedef u16 T;
+#endif
+
+#define THREADS (COLUMNS * GROUP)
+#define ROWS (N / GROUP)
+#define TILES ((L + TILE - 1) / TILE)
+#define WIDE (16 / (int)sizeof(T))
+
+__device__ __forceinline__ float widen(T x) {
+#if KIND == 0
+  return x;
+#elif KIND == 1
+  return __uint_as_float((u32)x << 16);
+#else
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+#endif
+}
+
+__device__ __forceinline__ T narrow(float x) {
+#if KIND == 0
+  return x;
+#elif KIND == 1
+  u16 y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+#else
+  u16 y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// Four neighbouring elements of shared memory.
+__device__ __forceinline__ void read4(const T* from, float* to) {
+#if KIND == 0
+  const float4 four = *(const float4*)from;
+  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+#else
+  const uint2 four = *(const uint2*)from;
+  to[0] = widen((T)(four.x & 0xffff)), to[1] = widen((T)(four.x >> 16));
+  to[2] = widen((T)(four.y & 0xffff)), to[3] = widen((T)(four.y >> 16));
+#endif
+}
+
+// Copies 16 bytes to shared memory, or zeros when `inside` is false.
+__device__ __forceinline__ void copy16(void* to, const void* from, bool inside) {
+  const u32 address = (u32)__cvta_generic_to_shared(to);
+  const u32 bytes = inside ? 16u : 0u;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ float over_group(float x) {
+#pragma unroll
+  for (int bit = 1; bit < GROUP; bit <<= 1) x += __shfl_xor_sync(0xffffffffu, x, bit);
+  return x;
+}
+
+struct Stage {
+  T q[TILE][N], k[TILE][N], v[TILE][COLUMNS];
+#if GATES
+  T g[TILE][N];
+#endif
+};
+
+struct Shared {
+  Stage stages[2];
+  float beta[2][TILE], match[TILE];
+#if GATES
+  float gate[TILE][N];
+#else
+  float gate[2][TILE];
+#endif
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gated_delta_net(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v,
+                    const T* __restrict__ g, const T* __restrict__ beta,
+#if CARRY
+                    const T* __restrict__ before,
+#endif
+                    T* __restrict__ y
+#if CARRY
+                    ,
+                    T* __restrict__ after
+#endif
+    ) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared& shared = *(Shared*)memory;
+
+  const int thread = threadIdx.x, column = thread / GROUP, part = thread % GROUP;
+  const int first = blockIdx.x * COLUMNS, head = blockIdx.y;
+  const u64 batch = blockIdx.z;
+  const u64 token = (u64)H * N;                              // elements from a token to the next
+  const u64 start = batch * L * token + (u64)head * N;       // of q, k, v
+  const u64 scalar = batch * L * H + head;                   // of beta and of a gate for all rows
+
+  // Row r of this thread is row 4 * (GROUP * (r / 4) + part) + r % 4 of the state.
+  float state[ROWS];
+#if CARRY
+  const u64 matrix = (batch * H + head) * N * N + first + column;
+#endif
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+#if CARRY
+    state[r] = widen(before[matrix + (u64)(4 * (GROUP * (r / 4) + part) + r % 4) * N]);
+#else
+    state[r] = 0.0f;
+#endif
+  }
+
+  auto load = [&](int tile, int at) {
+    Stage& stage = shared.stages[at];
+    const int begin = tile * TILE;
+    for (int i = thread; i < TILE * N / WIDE; i += THREADS) {
+      const int step = i / (N / WIDE), element = i % (N / WIDE) * WIDE;
+      const bool inside = begin + step < L;
+      const u64 from = inside ? start + (begin + step) * token + element : 0;
+      copy16(&stage.q[step][element], q + from, inside);
+      copy16(&stage.k[step][element], k + from, inside);
+#if GATES
+      copy16(&stage.g[step][element], g + from, inside);
+#endif
+    }
+    for (int i = thread; i < TILE * COLUMNS / WIDE; i += THREADS) {
+      const int step = i / (COLUMNS / WIDE), element = i % (COLUMNS / WIDE) * WIDE;
+      const bool inside = begin + step < L;
+      copy16(&stage.v[step][element], v + (inside ? start + (begin + step) * token + first + element : 0), inside);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    for (int step = thread; step < TILE; step += THREADS) {
+      const bool inside = begin + step < L;
+      const u64 from = scalar + (u64)(begin + step) * H;
+      shared.beta[at][step] = inside ? widen(beta[from]) : 0.0f;
+#if !GATES
+      shared.gate[at][step] = inside ? expf(widen(g[from])) : 1.0f;
+#endif
+    }
+  };
+
+  load(0, 0);
+  for (int tile = 0; tile < TILES; tile++) {
+    const int at = tile & 1;
+    const Stage& stage = shared.stages[at];
+    if (tile + 1 < TILES) {
+      load(tile + 1, at ^ 1);
+      asm volatile("cp.async.wait_group 1;" ::: "memory");
+    } else {
+      asm volatile("cp.async.wait_group 0;" ::: "memory");
+    }
+    __syncthreads();
+    // q.k of each token, by GROUP threads.
+    for (int i = thread; i < TILE * GROUP; i += THREADS) {
+      const int step = i / GROUP;
+      float sum = 0.0f;
+      for (int r = 0; r < ROWS; r += 4) {
+        float keys[4], queries[4];
+        read4(&stage.k[step][GROUP * r + 4 * part], keys);
+        read4(&stage.q[step][GROUP * r + 4 * part], queries);
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum += keys[j] * queries[j];
+      }
+      sum = over_group(sum);
+      if (part == 0) shared.match[step] = sum;
+    }
+#if GATES
+    for (int i = thread; i < TILE * N; i += THREADS) {
+      (&shared.gate[0][0])[i] = expf(widen((&stage.g[0][0])[i]));
+    }
+#endif
+    __syncthreads();
+
+    const int steps = min(TILE, L - tile * TILE);
+    for (int step = 0; step < steps; step++) {
+      float found = 0.0f, seen = 0.0f;
+#if GATES
+#pragma unroll
+      for (int r = 0; r < ROWS; r += 4) {
+        const float4 four = *(const float4*)&shared.gate[step][GROUP * r + 4 * part];
+        state[r] *= four.x, state[r + 1] *= four.y, state[r + 2] *= four.z, state[r + 3] *= four.w;
+      }
+#else
+      const float gate = shared.gate[at][step];
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) state[r] *= gate;
+#endif
+      float found4[4] = {0.0f, 0.0f, 0.0f, 0.0f}, seen4[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+      for (int r = 0; r < ROWS; r += 4) {
+        float keys[4], queries[4];
+        read4(&stage.k[step][GROUP * r + 4 * part], keys);
+        read4(&stage.q[step][GROUP * r + 4 * part], queries);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          found4[j] += state[r + j] * keys[j];
+          seen4[j] += state[r + j] * queries[j];
+        }
+      }
+      found = over_group((found4[0] + found4[1]) + (found4[2] + found4[3]));
+      seen = over_group((seen4[0] + seen4[1]) + (seen4[2] + seen4[3]));
+      const float change = (widen(stage.v[step][column]) - found) * shared.beta[at][step];
+#pragma unroll
+      for (int r = 0; r < ROWS; r += 4) {
+        float keys[4];
+        read4(&stage.k[step][GROUP * r + 4 * part], keys);
+#pragma unroll
+        for (int j = 0; j < 4; j++) state[r + j] += keys[j] * change;
+      }
+      if (part == step % GROUP) {
+        const float out = (seen + shared.match[step] * change) * rsqrtf((float)N);
+        y[start + (tile * TILE + step) * token + first + column] = narrow(out);
+      }
+    }
+    __syncthreads();
+  }
+#if CARRY
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    after[matrix + (u64)(4 * (GROUP * (r / 4) + part) + r % 4) * N] = narrow(state[r]);
+  }
+#endif
+}

@@ -1,0 +1,214 @@
+"""LSTM, GRU and plain recurrent networks on NVIDIA GPUs (``cuda/recurrent.cu``).
+
+XLA runs each step as kernels of its own, which read all weights again. Here eight neighbouring
+multiprocessors hold the weights of a direction in registers and hand each other the hidden state.
+What x adds to the gates stays one large product of XLA's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+from rlx import dims
+from rlx.dtypes import DType
+from rlx.ir.graph import Graph, Value
+from rlx.ir.op import Op
+from rlx.ops.dot import DotGeneral
+from rlx.ops.sequence import Gru, Lstm, Rnn
+from rlx.ops.sequence.loops import leaf, spread
+from rlx.ops.shape import Concatenate
+from rlx.types import TensorType
+from rlx_xla._jax_compat import gpu
+from rlx_xla.kernels import ptx
+from rlx_xla.kernels.base import AbstractKernel, Refused, Supported
+from rlx_xla.kernels.ptx import Launch
+from rlx_xla.kernels.select import register_kernel
+
+if TYPE_CHECKING:
+    from rlx_xla._jax_compat.mlir import ir
+    from rlx_xla.lowering.context import LoweringContext
+
+Network: TypeAlias = "Lstm | Gru | Rnn"
+
+_DTYPES = (DType.F32, DType.BF16, DType.F16)
+_CLUSTER, _SPLIT = 8, 4
+_WIDEST = 256
+"""Most hidden units: a cluster's registers hold the weights of no more."""
+
+_CLUSTERS = 14
+"""Clusters of eight that a GPU with 132 multiprocessors runs at once."""
+
+_MOST_SEQUENCES = 128
+"""With more, XLA's products of all sequences at once are as fast."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _RecurrentKernel(AbstractKernel):
+    """One launch for each layer of a network."""
+
+    def supports(self, op: Op, types: Sequence[TensorType], platform: str) -> Supported | Refused:
+        del platform
+        assert isinstance(op, Lstm | Gru | Rnn)
+        refused = _refused(op, types)
+        return ptx.available() if refused is None else refused
+
+    def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
+        return _Layers(ctx, op, self.name).lower(operands)
+
+
+def _refused(op: Network, types: Sequence[TensorType]) -> Refused | None:
+    x = types[0]
+    if x.dtype not in _DTYPES:
+        return Refused(f"x is {x.dtype} and none of {', '.join(map(str, _DTYPES))}")
+    sizes = [size for size in x.shape if isinstance(size, int)]
+    if len(sizes) != x.rank:
+        return Refused(f"{x} is not static")
+    batch, length, width = sizes
+    if not width or not length or not 1 <= batch <= _MOST_SEQUENCES:
+        return Refused(f"{x} is empty, or has more than {_MOST_SEQUENCES} sequences")
+    if op.hidden_size > _WIDEST:
+        return Refused(f"hidden_size {op.hidden_size} is above {_WIDEST}: its weights do not fit")
+    capability = gpu.compute_capability()
+    if capability is None or float(capability) < 9.0:
+        return Refused(f"clusters of blocks need compute capability 9.0; found {capability}")
+    return None
+
+
+def _gates(op: Network) -> int:
+    return 4 if isinstance(op, Lstm) else 3 if isinstance(op, Gru) else 1
+
+
+def _kind(op: Network) -> int:
+    if isinstance(op, Rnn):
+        return 3 if op.relu else 2
+    return 0 if isinstance(op, Lstm) else 1
+
+
+def launch(op: Network, batch: int, length: int) -> Launch:
+    """How a layer is started."""
+    directions = 2 if op.bidirectional else 1
+    gates = _gates(op)
+    rows = next((r for r in (1, 2, 4) if -(-batch // r) * directions <= _CLUSTERS), 8)
+    units = -(-op.hidden_size // 32) * 32 // _CLUSTER
+    return Launch(
+        entry="recurrent",
+        grid=(-(-batch // rows) * _CLUSTER, directions),
+        block=(-(-gates * units * _SPLIT // 32) * 32,),
+        defines={
+            "B": batch,
+            "L": length,
+            "D": directions,
+            "H": op.hidden_size,
+            "G": gates,
+            "ROWS": rows,
+            "KIND": _kind(op),
+            "CARRY": int(op.carry),
+        },
+    )
+
+
+@final
+class _Layers:
+    """A network's layers, one after another."""
+
+    def __init__(self, ctx: LoweringContext, op: Network, kernel: str) -> None:
+        """Remember sizes."""
+        self.ctx, self.op, self.kernel = ctx, op, kernel
+        self.directions = 2 if op.bidirectional else 1
+        self.rows = _gates(op) * op.hidden_size
+        self.batch, self.length, _ = (dims.evaluate(d, {}) for d in ctx.input_types[0].shape)
+
+    def lower(self, operands: Sequence[ir.Value]) -> list[ir.Value]:
+        x, *others = operands
+        types = list(self.ctx.input_types[1:])
+        kind = self.ctx.input_types[0]
+        last: list[list[ir.Value]] = []
+        offset = 0
+        for layer in range(self.op.num_layers):
+            taken, offset = self._enter(layer, offset, kind, types, [x, *others])
+            results = self._results()
+            x, *states = ptx.call(
+                self.ctx,
+                self.kernel,
+                "recurrent.cu",
+                launch(self.op, self.batch, self.length),
+                taken,
+                results,
+            )
+            wide = self.directions * self.op.hidden_size
+            kind = TensorType(DType.F32, (self.batch, self.length, wide))
+            x = self._inline("flat", [results[0]], [x], _reshape_to(kind))[0]
+            last.append(states)
+        return self._finish(x, kind, last)
+
+    def _results(self) -> list[TensorType]:
+        states = 2 if isinstance(self.op, Lstm) else 1
+        shape = (self.batch, self.length, self.directions, self.op.hidden_size)
+        state = TensorType(DType.F32, (self.directions, self.batch, self.op.hidden_size))
+        return [TensorType(DType.F32, shape), *[state] * states]
+
+    def _enter(
+        self,
+        layer: int,
+        offset: int,
+        kind: TensorType,
+        types: Sequence[TensorType],
+        operands: Sequence[ir.Value],
+    ) -> tuple[list[ir.Value], int]:
+        """What a layer's launch reads, and where the next layer's input weights start."""
+        width = dims.evaluate(kind.shape[2], {})
+        size = self.directions * self.rows * width
+        first = layer * self.directions
+
+        def build(x: Value, w_ih: Value, w_hh: Value, bias: Value, *rest: Value) -> list[Value]:
+            mine = w_ih.narrow(0, offset, size).reshape(self.directions * self.rows, width)
+            here = [
+                v.narrow(0, first, self.directions).convert(DType.F32) for v in (w_hh, bias, *rest)
+            ]
+            product = DotGeneral(
+                lhs_contracting=(2,), rhs_contracting=(1,), lhs_batch=(), rhs_batch=()
+            )(x.convert(DType.F32), mine.convert(DType.F32))
+            added = here[1].reshape(self.directions * self.rows)
+            entering = product + spread(added, product.shape, 2)
+            return [entering, here[0], *here[2:]]
+
+        return self._inline("enter", [kind, *types], operands, build), offset + size
+
+    def _finish(
+        self, y: ir.Value, kind: TensorType, last: Sequence[Sequence[ir.Value]]
+    ) -> list[ir.Value]:
+        """The results in the op's dtype; the states of all layers joined."""
+        dtype = self.ctx.output_types[0].dtype
+        states = [list(values) for values in zip(*last, strict=True)] if self.op.carry else []
+        state = self._results()[1]
+
+        def build(y: Value, *values: Value) -> list[Value]:
+            layers = self.op.num_layers
+            groups = [values[i : i + layers] for i in range(0, len(values), layers)]
+            joined = [g[0] if layers == 1 else Concatenate(axis=0)(*g) for g in groups]
+            return [value.convert(dtype) for value in (y, *joined)]
+
+        flat = [value for values in states for value in values]
+        return self._inline("leave", [kind, *[state] * len(flat)], [y, *flat], build)
+
+    def _inline(
+        self,
+        name: str,
+        types: Sequence[TensorType],
+        operands: Sequence[ir.Value],
+        build: Callable[..., list[Value]],
+    ) -> list[ir.Value]:
+        leaves = [leaf(f"x{i}", type_) for i, type_ in enumerate(types)]
+        graph = Graph(leaves, (), tuple(build(*leaves)), name=name)
+        return self.ctx.inline(graph, list(operands))
+
+
+def _reshape_to(type_: TensorType) -> Callable[[Value], list[Value]]:
+    return lambda y: [y.reshape(*type_.shape)]
+
+
+for _op in (Lstm, Gru, Rnn):
+    register_kernel(_RecurrentKernel(name=f"{_op.op_name}.cuda.ptx", op=_op, platforms=("cuda",)))
