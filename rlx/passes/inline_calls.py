@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.rewrite import rewrite, rule, splice, with_graphs
+from rlx.ir.graph import Graph, Node, Value, inner_graphs
+from rlx.ir.rewrite import splice, with_inner_graphs
 from rlx.ops.control_flow import Call, CallKind
 from rlx.ops.io import Input
 from rlx.passes.base import AbstractPass, PassContext
@@ -19,7 +20,9 @@ class InlineCalls(AbstractPass):
     """Inlines a body that is called once, or that is tiny; a call hides it from other passes.
 
     Larger bodies that are called often stay functions, so that XLA sees their text once.
-    Rematerialised calls stay, since they exist to be computed apart.
+    Rematerialised calls stay, since they exist to be computed apart. A body that is called once is
+    written straight into the graph that stays, however deeply it is nested, so that each node is
+    copied once.
 
     Attributes:
         max_nodes: largest body, inputs not counted, that is inlined wherever it is called.
@@ -29,34 +32,69 @@ class InlineCalls(AbstractPass):
     max_nodes: int = 4
 
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
-        bodies = [
-            node.op.body
-            for inner in graph.all_graphs()
-            for node in inner.nodes()
-            if isinstance(node.op, Call)
-        ]
+        everything = graph.all_graphs()
+        holders = [node for inner in everything for node in inner.nodes() if inner_graphs(node.op)]
+        bodies = [node.op.body for node in holders if isinstance(node.op, Call)]
         if not bodies:
             return graph
         # Counted by structure: bodies that are equal are one function after elimination.
         uses = Counter(body.fingerprint() for body in bodies)
-        called_once = {body for body in bodies if uses[body.fingerprint()] == 1}
-        once: set[Graph] = set()
-
-        @rule(Call)
-        def inline(node: Node) -> tuple[Value, ...] | None:
-            op = node.op
-            if not isinstance(op, Call) or op.kind is CallKind.REMAT:
-                return None
-            small = op.body in once or _size(op.body) <= self.max_nodes
-            return splice(op.body, node.inputs) if small else None
-
+        held = Counter(inner for node in holders for inner in inner_graphs(node.op))
+        once = {
+            node.op.body
+            for node in holders
+            if isinstance(node.op, Call)
+            and node.op.kind is not CallKind.REMAT
+            and held[node.op.body] == uses[node.op.body.fingerprint()] == 1
+        }
         done: dict[Graph, Graph] = {}
-        for inner in graph.all_graphs():  # inner ones first: sizes are those after inlining
-            made = rewrite(with_graphs(inner, done), inline, nested=False)
-            done[inner] = made
-            if inner in called_once:
-                once.add(made)
+        for inner in everything:  # inner ones first: sizes are those after inlining
+            if inner not in once:
+                done[inner] = self._expanded(inner, once, done)
         return done[graph]
+
+    def _expanded(self, graph: Graph, once: set[Graph], done: Mapping[Graph, Graph]) -> Graph:
+        """The graph with bodies in place of their calls, and with what was made of the others."""
+        new: dict[Value, Value] = {}
+        pending: list[tuple[Iterator[Node], Node | None]] = [(iter(graph.nodes()), None)]
+        while pending:
+            nodes, call = pending[-1]
+            node = next(nodes, None)
+            if node is None:
+                pending.pop()
+                if call is not None:
+                    body = _body(call)
+                    made = [new.get(v, v) for v in (*body.outputs, *body.effects)]
+                    new.update(zip(call.results, made, strict=True))
+                continue
+            if node.results and node.results[0] in new:  # an input of a body
+                continue
+            given = tuple(new.get(v, v) for v in node.inputs)
+            if isinstance(node.op, Call) and node.op.kind is not CallKind.REMAT:
+                body = _body(node)
+                if body in once:
+                    new.update(zip((*body.inputs, *body.params), given, strict=True))
+                    pending.append((iter(body.nodes()), node))
+                    continue
+                if _size(done[body]) <= self.max_nodes:
+                    new.update(zip(node.results, splice(done[body], given), strict=True))
+                    continue
+            inner = inner_graphs(node.op)
+            made_inner = [done[g] for g in inner]
+            op = node.op if made_inner == list(inner) else with_inner_graphs(node.op, made_inner)
+            if op is not node.op or given != node.inputs:
+                made_node = Node(op, given, node.types, node.location)
+                new.update(zip(node.results, made_node.results, strict=True))
+        outputs = [new.get(v, v) for v in graph.outputs]
+        effects = [new.get(v, v) for v in graph.effects]
+        if tuple(outputs) == graph.outputs and tuple(effects) == graph.effects:
+            return graph
+        return Graph(graph.inputs, graph.params, outputs, effects, name=graph.name)
+
+
+def _body(call: Node) -> Graph:
+    assert isinstance(call.op, Call)
+    return call.op.body
 
 
 def _size(body: Graph) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value
 from rlx.ir.text_parse import parse
-from rlx.ops.control_flow import Call, CallKind
+from rlx.ops.control_flow import Call, CallKind, Scan
 from rlx.passes import InlineCalls, PassContext
 
 
@@ -107,6 +109,35 @@ def test_nested_calls_are_inlined_to_the_bottom() -> None:
     result = inlined(repeated(call, 1))
     assert calls(result) == [0]
     assert result.node_count() == 152
+
+
+def test_time_is_linear_in_depth() -> None:
+    def seconds(depth: int) -> float:
+        call = function("f", 1)
+        for level in range(depth):
+            call = function(f"g{level}", 1, call)
+        graph = repeated(call, 1)
+        graph.all_graphs()
+        started = time.process_time()
+        InlineCalls().run(graph, PassContext())
+        return time.process_time() - started
+
+    ratio = min(seconds(1600) for _ in range(3)) / min(seconds(200) for _ in range(3))
+    assert ratio < 24  # 8 times as deep; copying each body at every level takes 64 times as long
+
+
+def test_a_body_that_a_loop_holds_too_stays_one_graph() -> None:
+    call = function("f", 5)
+    b = GraphBuilder("g")
+    x = b.input("x", "f32[]")
+    turned = Scan(body=call.body, num_consts=0, num_carry=1, length=3)(x)
+    assert isinstance(turned, Value)
+    called = call(x)
+    assert isinstance(called, Value)
+    result = InlineCalls().run(b.build(turned, called), PassContext())
+    bodies = [n.op.body for n in result.nodes() if isinstance(n.op, Scan | Call)]
+    assert len(bodies) == 2
+    assert bodies[0] is bodies[1]
 
 
 def test_a_graph_without_calls_is_unchanged() -> None:
