@@ -8,9 +8,19 @@ from typing import ClassVar, final
 from rlx.ir.graph import Graph
 from rlx.ir.rewrite import rewrite
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.canonicalize import arithmetic, bits, choices, dot, layouts, parts, reductions
+from rlx.passes.canonicalize import (
+    arithmetic,
+    bits,
+    choices,
+    convolution,
+    dot,
+    layouts,
+    parts,
+    reductions,
+)
 
 RULES = (
+    # Those that hold for every platform.
     *arithmetic.RULES,
     *bits.RULES,
     *choices.RULES,
@@ -33,4 +43,4 @@ class Canonicalize(AbstractPass):
     name: ClassVar[str] = "canonicalize"
 
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
-        return rewrite(graph, *RULES)
+        return rewrite(graph, *RULES, *convolution.rules(ctx.platform))

@@ -11,7 +11,8 @@ from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, same
 from rlx.ir.interpret import interpret
 from rlx.ir.text_parse import parse
-from rlx.ops.shape import BroadcastInDim
+from rlx.ops.convolution import ConvGeneralDilated
+from rlx.ops.shape import BroadcastInDim, Transpose
 from rlx.passes import Canonicalize, PassContext
 from rlx.types import TensorType
 
@@ -331,6 +332,66 @@ def test_rule(case: str) -> None:
 def test_what_would_lose_something_stays(case: str) -> None:
     graph = graph_of(*UNSOUND[case])
     assert canonical(graph) is graph
+
+
+CHANNELS_LAST = "lhs_spec = (0, 3, 1, 2), rhs_spec = (3, 2, 0, 1), out_spec = (0, 3, 1, 2)"
+MIXED = "lhs_spec = (0, 3, 1, 2), rhs_spec = (0, 1, 2, 3), out_spec = (0, 3, 1, 2)"
+WINDOW = (
+    "window_strides = (2, 1), padding = ((0, 1), (0, 0)), lhs_dilation = (1, 1), "
+    "rhs_dilation = (1, 1), "
+)
+
+
+def _convolution(specs: str, weight: str = "input") -> Graph:
+    """A convolution of an image with channels first and a kernel [out, in, h, w], both turned."""
+    kernel = "(2, 3, 1, 0)" if specs == CHANNELS_LAST else "(0, 1, 2, 3)"
+    turned = "f32[3, 2, 5, 4]" if specs == CHANNELS_LAST else "f32[4, 5, 3, 2]"
+    return parse(f"""
+    graph "g" {{
+      input %x "x": f32[2, 5, 7, 6]
+      {weight} %w "w": f32[4, 5, 3, 2]
+      %0 = transpose(%x) {{permutation = (0, 2, 3, 1)}}: f32[2, 7, 6, 5]
+      %1 = transpose(%w) {{permutation = {kernel}}}: {turned}
+      %2 = conv_general_dilated(%0, %1) {{{WINDOW}{specs}}}: f32[2, 3, 5, 4]
+      return %2
+    }}
+    """)
+
+
+def _layouts(graph: Graph, platform: str) -> tuple[tuple[int, ...], int]:
+    """What the layout of lhs becomes, and how many transposes are left."""
+    made = Canonicalize().run(graph, PassContext(platform=platform))
+    assert Canonicalize().run(made, PassContext(platform=platform)) is made
+    (op,) = [n.op for n in made.nodes() if isinstance(n.op, ConvGeneralDilated)]
+    return op.lhs_spec, sum(isinstance(n.op, Transpose) for n in made.nodes())
+
+
+def test_transposes_fold_into_a_convolution(rng: np.random.Generator) -> None:
+    graph = _convolution(CHANNELS_LAST)
+    made = canonical(graph)
+    assert "transpose" not in str(made)
+    assert "lhs_spec = (0, 1, 2, 3), rhs_spec = (0, 1, 2, 3), out_spec = (0, 3, 1, 2)" in str(made)
+    feeds = {
+        "x": rng.standard_normal((2, 5, 7, 6)).astype(np.float32),
+        "w": rng.standard_normal((4, 5, 3, 2)).astype(np.float32),
+    }
+    before, after = interpret(graph, feeds), interpret(made, feeds)
+    np.testing.assert_allclose(after[0], before[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("specs", "weight", "platform", "expected"),
+    [
+        (CHANNELS_LAST, "input", "cuda", ((0, 1, 2, 3), 0)),
+        (CHANNELS_LAST, "param", "cuda", ((0, 1, 2, 3), 1)),  # turned once, by the prepare stage
+        (CHANNELS_LAST, "input", "cpu", ((0, 3, 1, 2), 2)),  # a kernel takes this layout
+        (MIXED, "input", "cpu", ((0, 1, 2, 3), 0)),
+    ],
+)
+def test_the_platform_decides_what_folds_into_a_convolution(
+    specs: str, weight: str, platform: str, expected: tuple[tuple[int, ...], int]
+) -> None:
+    assert _layouts(_convolution(specs, weight), platform) == expected
 
 
 def test_cond_by_constant_becomes_a_call() -> None:
