@@ -99,13 +99,13 @@ def exact(
     return compiled.run(arrays), rlx.interpret(graphs[1], wide)
 
 
-ERRORS = {"float32": 2e-6, "bfloat16": 4e-3, "float16": 5e-4}
+ERRORS = {"float32": 5e-6, "bfloat16": 4e-3, "float16": 5e-4}
 
 
 @pytest.mark.parametrize("dtype", ERRORS)
 @pytest.mark.parametrize("gates", [False, True])
 @pytest.mark.parametrize("carry", [False, True])
-@pytest.mark.parametrize("shape", [(2, 65, 3, 16), (1, 1, 1, 32), (3, 31, 2, 64), (1, 97, 5, 128)])
+@pytest.mark.parametrize("shape", [(2, 65, 3, 16), (2, 1, 3, 32), (3, 31, 2, 64), (1, 97, 5, 128)])
 def test_gated_delta_net(
     dtype: str, gates: bool, carry: bool, shape: tuple[int, ...], rng: np.random.Generator
 ) -> None:

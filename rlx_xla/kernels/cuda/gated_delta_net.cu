@@ -5,11 +5,11 @@
 // and the last state T[B, H, N, N], rows along k. All row-major; rows of N elements are multiples of 16 bytes.
 // Work: the columns of S do not meet, so a block takes COLUMNS of one head and walks along L in tiles of TILE tokens,
 // which arrive in shared memory while the tile before is worked on. A column's N rows lie on GROUP neighbouring
-// threads, four rows in turn, in registers from the first token to the last.
+// threads, four rows in turn, in registers from the first token to the last; a thread has PER columns.
 // Numerics: f32. y is taken from the decayed state and corrected, S^T q + (q.k) d, so that both sums of a token wait
 // for the same exchange.
 //
-// Macros: L, H, N (sizes), COLUMNS, GROUP, TILE, GATES, CARRY, KIND (0 f32, 1 bf16, 2 f16).
+// Macros: L, H, N (sizes), COLUMNS, GROUP, PER, TILE, GATES, CARRY, KIND (0 f32, 1 bf16, 2 f16).
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -21,7 +21,7 @@ typedef float T;
 typedef u16 T;
 #endif
 
-#define THREADS (COLUMNS * GROUP)
+#define THREADS (COLUMNS / PER * GROUP)
 #define ROWS (N / GROUP)
 #define TILES ((L + TILE - 1) / TILE)
 #define WIDE (16 / (int)sizeof(T))
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *(Shared*)memory;
 
-  const int thread = threadIdx.x, column = thread / GROUP, part = thread % GROUP;
+  const int thread = threadIdx.x, column = thread / GROUP * PER, part = thread % GROUP;
   const int first = blockIdx.x * COLUMNS, head = blockIdx.y;
   const u64 batch = blockIdx.z;
   const u64 token = (u64)H * N;                              // elements from a token to the next
@@ -118,17 +118,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const u64 scalar = batch * L * H + head;                   // of beta and of a gate for all rows
 
   // Row r of this thread is row 4 * (GROUP * (r / 4) + part) + r % 4 of the state.
-  float state[ROWS];
+  float state[PER][ROWS];
 #if CARRY
   const u64 matrix = (batch * H + head) * N * N + first + column;
 #endif
 #pragma unroll
-  for (int r = 0; r < ROWS; r++) {
+  for (int c = 0; c < PER; c++) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
 #if CARRY
-    state[r] = widen(before[matrix + (u64)(4 * (GROUP * (r / 4) + part) + r % 4) * N]);
+      state[c][r] = widen(before[matrix + c + (u64)(4 * (GROUP * (r / 4) + part) + r % 4) * N]);
 #else
-    state[r] = 0.0f;
+      state[c][r] = 0.0f;
 #endif
+    }
   }
 
   auto load = [&](int tile, int at) {
@@ -193,52 +196,64 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __syncthreads();
 
     const int steps = min(TILE, L - tile * TILE);
+#pragma unroll 2
     for (int step = 0; step < steps; step++) {
-      float found = 0.0f, seen = 0.0f;
+      float keys[ROWS], queries[ROWS], found[PER], seen[PER];
+#pragma unroll
+      for (int r = 0; r < ROWS; r += 4) {
+        read4(&stage.k[step][GROUP * r + 4 * part], keys + r);
+        read4(&stage.q[step][GROUP * r + 4 * part], queries + r);
+      }
 #if GATES
 #pragma unroll
       for (int r = 0; r < ROWS; r += 4) {
         const float4 four = *(const float4*)&shared.gate[step][GROUP * r + 4 * part];
-        state[r] *= four.x, state[r + 1] *= four.y, state[r + 2] *= four.z, state[r + 3] *= four.w;
+#pragma unroll
+        for (int c = 0; c < PER; c++) {
+          state[c][r] *= four.x, state[c][r + 1] *= four.y, state[c][r + 2] *= four.z, state[c][r + 3] *= four.w;
+        }
       }
 #else
       const float gate = shared.gate[at][step];
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) state[r] *= gate;
+      for (int c = 0; c < PER; c++) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) state[c][r] *= gate;
+      }
 #endif
-      float found4[4] = {0.0f, 0.0f, 0.0f, 0.0f}, seen4[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-      for (int r = 0; r < ROWS; r += 4) {
-        float keys[4], queries[4];
-        read4(&stage.k[step][GROUP * r + 4 * part], keys);
-        read4(&stage.q[step][GROUP * r + 4 * part], queries);
+      for (int c = 0; c < PER; c++) {
+        float keyed[4] = {0.0f, 0.0f, 0.0f, 0.0f}, asked[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-          found4[j] += state[r + j] * keys[j];
-          seen4[j] += state[r + j] * queries[j];
+        for (int r = 0; r < ROWS; r++) {
+          keyed[r % 4] += state[c][r] * keys[r];
+          asked[r % 4] += state[c][r] * queries[r];
         }
+        found[c] = (keyed[0] + keyed[1]) + (keyed[2] + keyed[3]);
+        seen[c] = (asked[0] + asked[1]) + (asked[2] + asked[3]);
       }
-      found = over_group((found4[0] + found4[1]) + (found4[2] + found4[3]));
-      seen = over_group((seen4[0] + seen4[1]) + (seen4[2] + seen4[3]));
-      const float change = (widen(stage.v[step][column]) - found) * shared.beta[at][step];
 #pragma unroll
-      for (int r = 0; r < ROWS; r += 4) {
-        float keys[4];
-        read4(&stage.k[step][GROUP * r + 4 * part], keys);
+      for (int c = 0; c < PER; c++) found[c] = over_group(found[c]), seen[c] = over_group(seen[c]);
 #pragma unroll
-        for (int j = 0; j < 4; j++) state[r + j] += keys[j] * change;
-      }
-      if (part == step % GROUP) {
-        const float out = (seen + shared.match[step] * change) * rsqrtf((float)N);
-        y[start + (tile * TILE + step) * token + first + column] = narrow(out);
+      for (int c = 0; c < PER; c++) {
+        const float change = (widen(stage.v[step][column + c]) - found[c]) * shared.beta[at][step];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) state[c][r] += keys[r] * change;
+        if (part == (step + c) % GROUP) {
+          const float out = (seen[c] + shared.match[step] * change) * rsqrtf((float)N);
+          y[start + (tile * TILE + step) * token + first + column + c] = narrow(out);
+        }
       }
     }
     __syncthreads();
   }
 #if CARRY
 #pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    after[matrix + (u64)(4 * (GROUP * (r / 4) + part) + r % 4) * N] = narrow(state[r]);
+  for (int c = 0; c < PER; c++) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      after[matrix + c + (u64)(4 * (GROUP * (r / 4) + part) + r % 4) * N] = narrow(state[c][r]);
+    }
   }
 #endif
 }

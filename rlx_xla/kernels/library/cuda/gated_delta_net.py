@@ -20,8 +20,11 @@ from rlx_xla.kernels.select import register_kernel
 _KINDS = {DType.F32: (0, 4), DType.BF16: (1, 2), DType.F16: (2, 2)}
 """Dtype → KIND of the source, bytes of an element."""
 
-_GROUPS = {16: 4, 32: 4, 64: 4, 128: 4, 256: 8}
+_GROUPS = {16: 4, 32: 8, 64: 8, 128: 8, 256: 16}
 """State size → threads that share a column of the state."""
+
+_PER = 1
+"""Columns of a thread."""
 
 _MULTIPROCESSORS = 132
 _MOST_BLOCKS = 65_535
@@ -58,7 +61,7 @@ def _configure(
     return Launch(
         entry="gated_delta_net",
         grid=(size // columns, heads, batch),
-        block=(columns * _GROUPS[size],),
+        block=(columns // _PER * _GROUPS[size],),
         shared_bytes=2 * stage + 4 * (3 * tile + gates),
         defines={
             "L": length,
@@ -66,6 +69,7 @@ def _configure(
             "N": size,
             "COLUMNS": columns,
             "GROUP": _GROUPS[size],
+            "PER": _PER,
             "TILE": tile,
             "GATES": int(op.gate_per_channel),
             "CARRY": int(op.carry_state),

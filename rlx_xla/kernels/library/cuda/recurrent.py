@@ -18,7 +18,7 @@ from rlx.ir.op import Op
 from rlx.ops.dot import DotGeneral
 from rlx.ops.sequence import Gru, Lstm, Rnn
 from rlx.ops.sequence.loops import leaf, spread
-from rlx.ops.shape import Concatenate
+from rlx.ops.shape import Concatenate, Slice
 from rlx.types import TensorType
 from rlx_xla._jax_compat import gpu
 from rlx_xla.kernels import ptx
@@ -164,9 +164,9 @@ class _Layers:
         first = layer * self.directions
 
         def build(x: Value, w_ih: Value, w_hh: Value, bias: Value, *rest: Value) -> list[Value]:
-            mine = w_ih.narrow(0, offset, size).reshape(self.directions * self.rows, width)
+            mine = _part(w_ih, offset, size).reshape(self.directions * self.rows, width)
             here = [
-                v.narrow(0, first, self.directions).convert(DType.F32) for v in (w_hh, bias, *rest)
+                _part(v, first, self.directions).convert(DType.F32) for v in (w_hh, bias, *rest)
             ]
             product = DotGeneral(
                 lhs_contracting=(2,), rhs_contracting=(1,), lhs_batch=(), rhs_batch=()
@@ -204,6 +204,16 @@ class _Layers:
         leaves = [leaf(f"x{i}", type_) for i, type_ in enumerate(types)]
         graph = Graph(leaves, (), tuple(build(*leaves)), name=name)
         return self.ctx.inline(graph, list(operands))
+
+
+def _part(x: Value, start: int, count: int) -> Value:
+    """Rows of the first axis."""
+    others = [dims.evaluate(size, {}) for size in x.shape[1:]]
+    return Slice(
+        start_indices=(start, *[0] * len(others)),
+        limit_indices=(start + count, *others),
+        strides=(1,) * x.rank,
+    )(x)
 
 
 def _reshape_to(type_: TensorType) -> Callable[[Value], list[Value]]:
