@@ -13,6 +13,7 @@ from rlx.fusion_report import FusionReport, fusion_lines, fusion_of
 from rlx.ir.memory_plan import Buffer, MemoryEstimate
 from rlx.ir.plan import Lir
 from rlx.passes.base import PassRecord
+from rlx.recognition_report import RecognitionReport, recognition_of
 
 _COSTS = ("flops", "bytes accessed")
 _LARGEST = 5
@@ -67,6 +68,11 @@ class CompileReport:
     def fusion(self) -> FusionReport:
         """What was fused, and which patterns were missed and why."""
         return fusion_of(self.passes) or FusionReport.scan(self.lir.graph)
+
+    @property
+    def recognition(self) -> RecognitionReport:
+        """Which composites were found among primitives, and what came near and differed."""
+        return recognition_of(self.passes)
 
     @property
     def unused(self) -> list[str]:
@@ -134,6 +140,7 @@ class CompileReport:
             "unused": list(self.unused),
             "staging": list(self.staging),
             "fusion": self.fusion.to_dict(),
+            "recognition": self.recognition.to_dict(),
             "without_effect": list(self.ineffective),
             "fingerprint": self.lir.fingerprint(),
         }

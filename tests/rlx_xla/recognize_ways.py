@@ -33,6 +33,8 @@ class Way:
         misses: a part of each near miss that is reported.
         hostile: whether Inf and NaN are among the drawn inputs.
         scores: whether the first two arguments are queries and keys.
+        units: the units that are counted; None for any.
+        steps: how many steps of a loop add their roundings.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Way:
     misses: tuple[str, ...] = ()
     hostile: bool = True
     scores: bool = False
+    units: dict[str, int] | None = None
+    steps: int = 1
 
     def __str__(self) -> str:
         return self.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ import rlx_xla
 from rlx.ir.graph import Graph
 from rlx.passes import Canonicalize, EliminateCommonSubexpressions, InlineCalls, Recognize
 from rlx.passes.base import PassContext
+from rlx.recognition_report import RecognitionReport
+from rlx_xla.tracing.traced import Traced
 from tests.rlx_xla.recognize_models import LOOKALIKES as MODEL_LOOKALIKES
 from tests.rlx_xla.recognize_models import WAYS as MODEL_WAYS
 from tests.rlx_xla.recognize_ways import LOOKALIKES, WAYS, Way
@@ -55,49 +58,74 @@ def _draws(way: Way, rng: np.random.Generator) -> list[list[Any]]:
     return draws
 
 
-def _source(way: Way, arguments: list[Any]) -> Graph:
-    with jax.enable_x64(way.x64), jax.numpy_rank_promotion("allow"):
-        graph: Graph = rlx_xla.trace(way.function, *map(jnp.asarray, arguments)).graph
+def _traced(way: Way, arguments: list[Any], *, x64: bool) -> Traced:
+    with jax.enable_x64(x64), jax.numpy_rank_promotion("allow"):
+        return rlx_xla.trace(way.function, *map(jnp.asarray, arguments))
+
+
+def _source(traced: Traced) -> Graph:
+    graph: Graph = traced.graph
     for step in (InlineCalls(), Canonicalize(), EliminateCommonSubexpressions()):
         graph = step.run(graph, PassContext())
     return graph
 
 
-def _found(graph: Graph) -> tuple[Graph, dict[str, int], list[str]]:
+def _found(graph: Graph) -> tuple[Graph, RecognitionReport]:
     ctx = PassContext()
     made = Recognize().run(graph, ctx)
-    counts = {n.split(" × ")[0]: int(n.split(" × ")[1]) for n in ctx.notes if " × " in n}
-    return made, counts, [n for n in ctx.notes if n.startswith("near miss")]
+    report = ctx.found
+    assert isinstance(report, RecognitionReport)
+    assert ctx.notes == report.lines()
+    return made, report
 
 
-def _run(graph: Graph, arguments: list[Any], params: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
-    feed = dict(zip([v.name for v in graph.inputs], arguments, strict=True))
-    return [np.asarray(a).astype(np.float64) for a in rlx.interpret(graph, feed, params=params)]
+@dataclass(frozen=True)
+class _Program:
+    """A graph with values of its params."""
+
+    graph: Graph
+    params: dict[str, Any]
+
+    def __call__(self, arguments: list[Any]) -> list[np.ndarray[Any, Any]]:
+        feed = dict(zip([v.name for v in self.graph.inputs], arguments, strict=True))
+        made = rlx.interpret(self.graph, feed, params=self.params)
+        return [np.asarray(a).astype(np.float64) for a in made]
 
 
-def _exact(way: Way, arguments: list[Any]) -> list[np.ndarray[Any, Any]]:
-    """What the function gives in float64, as far as it does not ask for f32 itself."""
-    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
-        wide = [a.astype(np.float64) if a.dtype.kind not in "iub" else a for a in arguments]
-        made = way.function(*map(jnp.asarray, wide))
-        return [np.asarray(a, np.float64) for a in jax.tree.leaves(made)]
+def _in_float64(way: Way, arguments: list[Any]) -> _Program:
+    """The function in float64, as far as it does not ask for f32 itself."""
+    wide = [a.astype(np.float64) if a.dtype.kind not in "iub" else a for a in arguments]
+    traced = _traced(way, wide, x64=True)
+    return _Program(traced.graph, _params(traced))
+
+
+def _params(traced: Traced) -> dict[str, Any]:
+    return {name: np.asarray(value) for name, value in traced.params.items()}
 
 
 @pytest.mark.parametrize("way", ALL_WAYS, ids=str)
 def test_ways(way: Way) -> None:
     rng = np.random.default_rng()
-    graph = _source(way, _arguments(way, rng))
-    made, counts, _ = _found(graph)
-    assert counts == way.counts
-    again, more, _ = _found(made)
-    assert not more, again
-    with jax.enable_x64(way.x64), jax.numpy_rank_promotion("allow"):
-        traced = rlx_xla.trace(way.function, *map(jnp.asarray, _arguments(way, rng)))
-    params = {name: np.asarray(value) for name, value in traced.params.items()}
-    for arguments in _draws(way, rng):
-        before, after = _run(graph, arguments, params), _run(made, arguments, params)
-        for source, found, exact in zip(before, after, _exact(way, arguments), strict=True):
-            _assert_as_good(source, found, exact, way.dtype, _size_of_scores(way, arguments))
+    draws = _draws(way, rng)
+    traced = _traced(way, draws[0], x64=way.x64)
+    graph = _source(traced)
+    made, report = _found(graph)
+    assert report.counts == way.counts
+    assert way.units is None or report.units == way.units
+    again, more = _found(made)
+    assert not more.counts, again
+    assert more.units == report.units
+    params = _params(traced)
+    source, found, exact = (
+        _Program(graph, params),
+        _Program(made, params),
+        _in_float64(way, draws[0]),
+    )
+    for arguments in draws:
+        wide = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in arguments]
+        scores = _size_of_scores(way, arguments)
+        for results in zip(source(arguments), found(arguments), exact(wide), strict=True):
+            _assert_as_good(*results, way, scores)
 
 
 def _size_of_scores(way: Way, arguments: list[Any]) -> float:
@@ -108,8 +136,9 @@ def _size_of_scores(way: Way, arguments: list[Any]) -> float:
     return max(1.0, float(q.max() * k.max()) * arguments[0].shape[-1] ** 0.5)
 
 
-def _assert_as_good(source: Any, found: Any, exact: Any, dtype: Any, scores: float) -> None:
+def _assert_as_good(source: Any, found: Any, exact: Any, way: Way, scores: float) -> None:
     """The same NaN and Inf, and no larger error but for 2 ulp of the result or of the scores."""
+    dtype = way.dtype
     np.testing.assert_array_equal(np.isnan(found), np.isnan(source))
     np.testing.assert_array_equal(np.where(np.isinf(found), found, 0.0),
                                   np.where(np.isinf(source), source, 0.0))  # fmt: skip
@@ -121,16 +150,18 @@ def _assert_as_good(source: Any, found: Any, exact: Any, dtype: Any, scores: flo
     ulp = float(jnp.finfo(dtype).eps) * max(largest, float(jnp.finfo(dtype).tiny))
     errors = (np.abs(values[finite] - exact).max() for values in (source, found))
     from_source, from_found = errors
-    assert from_found <= from_source + 2 * ulp * scores
+    assert from_found <= from_source + 2 * ulp * scores * way.steps
 
 
 @pytest.mark.parametrize("way", ALL_LOOKALIKES, ids=str)
 def test_lookalikes(way: Way) -> None:
-    graph = _source(way, _arguments(way, np.random.default_rng()))
-    made, counts, misses = _found(graph)
-    assert counts == way.counts
-    if not counts:
+    arguments = _arguments(way, np.random.default_rng())
+    graph = _source(_traced(way, arguments, x64=way.x64))
+    made, report = _found(graph)
+    assert report.counts == way.counts
+    if not report.counts:
         assert made is graph
+    misses = [str(miss) for miss in report.misses]
     for text in way.misses:
         assert any(text in miss for miss in misses), misses
         assert all(" at " in miss for miss in misses), misses
@@ -180,6 +211,7 @@ def test_compiled_as_jax_computes() -> None:
     np.testing.assert_allclose(np.asarray(compiled(x)), wanted, rtol=1e-5, atol=1e-5)
     (record,) = [r for r in compiled.report().passes if r.name == "recognize"]
     assert record.notes == ("attention (causal) × 1", "gelu_tanh × 1", "layer_norm × 1")
+    assert compiled.report().recognition.of("attention") == 1
 
 
 def test_recognised_attention_is_what_cudnn_takes() -> None:

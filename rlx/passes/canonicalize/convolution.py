@@ -40,6 +40,7 @@ def rules(platform: str) -> Sequence[Rule]:
         if not changes:
             return None
         made = op.replace(**changes)
+        assert isinstance(made, ConvGeneralDilated)
         if platform == "cpu" and _is_plain(op) and not _is_plain(made):
             return None
         result: Value = made(lhs, rhs)

@@ -18,8 +18,10 @@ from rlx.passes.recognize import (
     rope,
     scans,
     softmax,
+    units,
 )
-from rlx.passes.recognize.matcher import Matcher, find
+from rlx.passes.recognize.matcher import Matcher, Search, find
+from rlx.recognition_report import NearMiss, RecognitionReport
 
 Table: TypeAlias = "dict[type[Op], tuple[Matcher, ...]]"
 Family: TypeAlias = "tuple[Table, tuple[type[Op], ...]]"
@@ -50,13 +52,16 @@ class Recognize(AbstractPass):
     where an attribute says how a source differs (``eps``, ``masked_rows``), the match sets it.
     What comes near is left alone and noted, with what differed and the user's line. With
     ``CompileOptions(strict=True)`` only a source that rounds no step below f32 matches.
+
+    A product with its bias and activation, and a gated unit, are counted and stay their ops.
+    ``compiled.report().recognition`` has all of it.
     """
 
     name: ClassVar[str] = "recognize"
 
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
         counts: Counter[str] = Counter()
-        misses: dict[str, None] = {}
+        misses: dict[NearMiss, None] = {}
         strict = ctx.options.strict
         for families in STAGES:
             merged = _useful(families, graph)
@@ -70,11 +75,25 @@ class Recognize(AbstractPass):
                 counts=counts,
                 misses=misses,
             )
-        for what, count in sorted((+counts).items()):
-            ctx.note(f"{what} × {count}")
-        for text in misses:
-            ctx.note(text)
+        found = RecognitionReport(
+            dict(sorted((+counts).items())),
+            dict(sorted(_units(graph, ctx, misses).items())),
+            tuple(misses),
+        )
+        for line in found.lines():
+            ctx.note(line)
+        ctx.found = found
         return graph
+
+
+def _units(graph: Graph, ctx: PassContext, misses: dict[NearMiss, None]) -> Counter[str]:
+    """How often each unit stands in a graph or inside its ops."""
+    counts: Counter[str] = Counter()
+    for inner in graph.all_graphs():
+        if any(isinstance(node.op, units.NEEDS) for node in inner.nodes()):
+            search = Search(inner, ctx.options.strict, misses, ctx.platform)
+            units.count_units(inner, search, counts)
+    return counts
 
 
 def _useful(families: tuple[Family, ...], graph: Graph) -> Table:

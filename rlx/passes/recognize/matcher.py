@@ -27,6 +27,7 @@ from rlx.ops.io import Constant
 from rlx.ops.reduction import Mean, ReduceSum
 from rlx.ops.shape import BroadcastInDim, Expand, Reshape, Tile, Transpose
 from rlx.ops.transcendental import Rsqrt, Sqrt
+from rlx.recognition_report import NearMiss
 from rlx.types import Shape
 
 MAX_STEPS = 16
@@ -137,11 +138,13 @@ class Search:
 
     Attributes:
         strict: match only what gives the same bits, up to the order of sums.
-        misses: what came near a pattern, by the location's text and what differed.
+        misses: what came near a pattern.
         platform: what is compiled for.
     """
 
-    def __init__(self, graph: Graph, strict: bool, misses: dict[str, None], platform: str) -> None:
+    def __init__(
+        self, graph: Graph, strict: bool, misses: dict[NearMiss, None], platform: str
+    ) -> None:
         self.strict = strict
         self.misses = misses
         self.platform = platform
@@ -158,8 +161,8 @@ class Search:
 
     def miss(self, node: Node, what: str, why: str) -> None:
         """Report that a node comes near a pattern."""
-        where = f" at {node.location}" if node.location else ""
-        self.misses[f"near miss: {what}{where}: {why}"] = None
+        where = str(node.location) if node.location else ""
+        self.misses[NearMiss(what, where, why)] = None
 
     def run(self, table: Mapping[type[Op], tuple[Matcher, ...]]) -> dict[Node, Match]:
         """All matches, each by its last node."""
@@ -524,7 +527,7 @@ def find(
     strict: bool,
     platform: str,
     counts: Counter[str],
-    misses: dict[str, None],
+    misses: dict[NearMiss, None],
 ) -> Graph:
     """The graph with every pattern, in inner graphs too, replaced by its composite.
 
