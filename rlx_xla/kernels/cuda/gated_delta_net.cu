@@ -196,15 +196,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __syncthreads();
 
     const int steps = min(TILE, L - tile * TILE);
-#pragma unroll 2
-    for (int step = 0; step < steps; step++) {
-      float keys[ROWS], queries[ROWS], found[PER], seen[PER];
+    float keys[2][ROWS], queries[2][ROWS];
+    auto fetch = [&](int step, float* to_keys, float* to_queries) {
 #pragma unroll
       for (int r = 0; r < ROWS; r += 4) {
-        read4(&stage.k[step][GROUP * r + 4 * part], keys + r);
-        read4(&stage.q[step][GROUP * r + 4 * part], queries + r);
+        read4(&stage.k[step][GROUP * r + 4 * part], to_keys + r);
+        read4(&stage.q[step][GROUP * r + 4 * part], to_queries + r);
       }
+    };
+    auto work = [&](int step, const float* key, const float* query) {
+      const float strength = shared.beta[at][step], match = shared.match[step];
+      float values[PER], found[PER], seen[PER];
+#pragma unroll
+      for (int c = 0; c < PER; c++) values[c] = widen(stage.v[step][column + c]);
 #if GATES
+      const float gate = 1.0f;
 #pragma unroll
       for (int r = 0; r < ROWS; r += 4) {
         const float4 four = *(const float4*)&shared.gate[step][GROUP * r + 4 * part];
@@ -215,6 +221,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       }
 #else
       const float gate = shared.gate[at][step];
+#endif
+#pragma unroll
+      for (int c = 0; c < PER; c++) {
+        float keyed[4] = {0.0f, 0.0f, 0.0f, 0.0f}, asked[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+          keyed[r % 4] += state[c][r] * key[r];
+          asked[r % 4] += state[c][r] * query[r];
+        }
+        found[c] = (keyed[0] + keyed[1]) + (keyed[2] + keyed[3]);
+        seen[c] = (asked[0] + asked[1]) + (asked[2] + asked[3]);
+      }
+#pragma unroll
+      for (int bit = 1; bit < GROUP; bit <<= 1) {
+#pragma unroll
+        for (int c = 0; c < PER; c++) {
+          found[c] += __shfl_xor_sync(0xffffffffu, found[c], bit);
+          seen[c] += __shfl_xor_sync(0xffffffffu, seen[c], bit);
+        }
+      }
+#if !GATES
+      // The sums are of the state before its decay, which runs while they are exchanged.
 #pragma unroll
       for (int c = 0; c < PER; c++) {
 #pragma unroll
@@ -223,27 +251,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 #pragma unroll
       for (int c = 0; c < PER; c++) {
-        float keyed[4] = {0.0f, 0.0f, 0.0f, 0.0f}, asked[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        const float change = (values[c] - gate * found[c]) * strength;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-          keyed[r % 4] += state[c][r] * keys[r];
-          asked[r % 4] += state[c][r] * queries[r];
-        }
-        found[c] = (keyed[0] + keyed[1]) + (keyed[2] + keyed[3]);
-        seen[c] = (asked[0] + asked[1]) + (asked[2] + asked[3]);
-      }
-#pragma unroll
-      for (int c = 0; c < PER; c++) found[c] = over_group(found[c]), seen[c] = over_group(seen[c]);
-#pragma unroll
-      for (int c = 0; c < PER; c++) {
-        const float change = (widen(stage.v[step][column + c]) - found[c]) * shared.beta[at][step];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) state[c][r] += keys[r] * change;
+        for (int r = 0; r < ROWS; r++) state[c][r] += key[r] * change;
         if (part == (step + c) % GROUP) {
-          const float out = (seen[c] + shared.match[step] * change) * rsqrtf((float)N);
+          const float out = (gate * seen[c] + match * change) * rsqrtf((float)N);
           y[start + (tile * TILE + step) * token + first + column + c] = narrow(out);
         }
       }
+    };
+    fetch(0, keys[0], queries[0]);
+    for (int step = 0; step < steps; step += 2) {
+      fetch(step + 1, keys[1], queries[1]);
+      work(step, keys[0], queries[0]);
+      if (step + 1 == steps) break;
+      fetch(min(step + 2, TILE - 1), keys[0], queries[0]);
+      work(step + 1, keys[1], queries[1]);
     }
     __syncthreads();
   }

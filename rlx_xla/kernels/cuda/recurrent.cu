@@ -4,25 +4,31 @@
 // (the GRU) the hidden bias [D, G * H]; with CARRY first states [D, B, H], two for the LSTM. Results: y [B, L, D, H]
 // and the last states [D, B, H], as many as first ones there can be.
 // Work: a cluster of CLUSTER blocks takes ROWS sequences of one direction. Each block keeps the weights of UNITS
-// hidden units in registers from the first step to the last: SPLIT neighbouring threads hold a row. A step ends with
-// each block writing its new h into the shared memory of all blocks of the cluster.
-// Numerics: f32; sums of a row in SPLIT parts.
+// hidden units in registers from the first step to the last: LANES neighbouring threads hold all gates of a unit, a
+// part of the columns each. Their sums are exchanged so that a thread ends with the total of one gate of one sequence
+// and computes its activation; four threads make a cell. A step ends with each block writing its new h into the
+// shared memory of all blocks of the cluster.
+// Numerics: f32; the sum of a gate in LANES parts.
 //
-// Macros: B, L, D, H (sizes), G (gates), ROWS, KIND (0 LSTM, 1 GRU, 2 tanh, 3 relu), CARRY.
+// Macros: B, L, D, H (sizes), G (gates), ROWS (1, 2, 4 or 8), KIND (0 LSTM, 1 GRU, 2 tanh, 3 relu), CARRY.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define CLUSTER 8
-#define SPLIT 4
-#define WIDTH ((H + 31) / 32 * 32)
-#define UNITS (WIDTH / CLUSTER)
-#define WORK (G * UNITS * SPLIT)
-#define THREADS ((WORK + 31) / 32 * 32)
-#define EACH (WIDTH / SPLIT)
-#define STATES (KIND == 0 ? 2 : 1)
-// Elements of (unit, sequence) that one thread updates.
-#define CELLS ((UNITS * ROWS + THREADS - 1) / THREADS)
+#define LANES 16
+#define WIDTH ((H + 63) / 64 * 64)
+#define UNITS ((H + CLUSTER - 1) / CLUSTER)
+#define THREADS ((UNITS * LANES + 31) / 32 * 32)
+#define EACH (WIDTH / LANES)
+// Gates of a unit that are exchanged; what is above G is zero.
+#define SLOTS 4
+#define SUMS (SLOTS * ROWS)
+// Sequences of one exchange, and exchanged values that stay with a thread.
+#define SPREAD (ROWS < 4 ? ROWS : 4)
+#define CELLS (ROWS / SPREAD)
+// Threads that end with the same total of a sequence, all gates counted.
+#define TEAM (LANES / SPREAD)
 
 // Waits for all threads of the cluster; what they wrote before is seen after.
 __device__ __forceinline__ void meet() {
@@ -58,22 +64,26 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #endif
     ) {
   __shared__ __align__(16) float hidden[2][ROWS][WIDTH];
-  __shared__ float sums[ROWS][G][UNITS];
 
-  const int thread = threadIdx.x, row = thread / SPLIT, part = thread % SPLIT;
+  const int thread = threadIdx.x, part = thread % LANES;
   const int rank = blockIdx.x % CLUSTER, direction = blockIdx.y;
-  const int first_unit = rank * UNITS, first = blockIdx.x / CLUSTER * ROWS;
-  const int gate = row / UNITS, unit = row % UNITS;
-  const bool holds = thread < WORK && first_unit + unit < H;
+  const int first = blockIdx.x / CLUSTER * ROWS;
+  const int unit = rank * UNITS + thread / LANES;
+  const bool holds = thread / LANES < UNITS && unit < H;
+  const int gate = part % SLOTS, mate = part / SLOTS % SPREAD;
+  const int member = gate + part / SLOTS / SPREAD * SLOTS;  // of the TEAM
+  const int quad = thread % 32 & ~(SLOTS - 1);
 
-  // Column i of this thread is column 4 * (SPLIT * (i / 4) + part) + i % 4 of the weights.
-  float weights[EACH];
+  // Column i of this thread is column 4 * (LANES * (i / 4) + part) + i % 4 of the weights.
+  float weights[G][EACH];
 #pragma unroll
-  for (int i = 0; i < EACH; i++) {
-    const int column = 4 * (SPLIT * (i / 4) + part) + i % 4;
-    weights[i] = holds && column < H
-                     ? w[((u64)direction * G * H + gate * H + first_unit + unit) * H + column]
-                     : 0.0f;
+  for (int g = 0; g < G; g++) {
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+      const int column = 4 * (LANES * (i / 4) + part) + i % 4;
+      weights[g][i] =
+          holds && column < H ? w[((u64)direction * G * H + g * H + unit) * H + column] : 0.0f;
+    }
   }
 
   for (int i = thread; i < 2 * ROWS * WIDTH; i += THREADS) {
@@ -86,118 +96,122 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #endif
   }
 
-  float state[CELLS], ahead[CELLS][G], known[CELLS][G];
+  auto time_of = [&](int step) { return direction ? L - 1 - step : step; };
+  auto sequence_of = [&](int cell) { return first + cell * SPREAD + mate; };
+  auto inside = [&](int cell) { return holds && sequence_of(cell) < B; };
+  auto look_ahead = [&](int step, int cell) {
+    if (!inside(cell) || gate >= G || step >= L) return 0.0f;
+    const u64 row = ((u64)sequence_of(cell) * L + time_of(step)) * D + direction;
+    return entering[(row * G + gate) * H + unit];
+  };
+
+  float state[CELLS], ahead[CELLS];
 #pragma unroll
   for (int cell = 0; cell < CELLS; cell++) {
     state[cell] = 0.0f;
-#pragma unroll
-    for (int j = 0; j < G; j++) ahead[cell][j] = known[cell][j] = 0.0f;
-  }
-
-  auto time_of = [&](int step) { return direction ? L - 1 - step : step; };
-  auto inside = [&](int cell, int& sequence, int& at) {
-    const int i = thread + cell * THREADS;
-    sequence = first + i / UNITS, at = first_unit + i % UNITS;
-    return i < UNITS * ROWS && sequence < B && at < H;
-  };
-  auto look_ahead = [&](int step) {
-#pragma unroll
-    for (int cell = 0; cell < CELLS; cell++) {
-      int sequence, at;
-      if (!inside(cell, sequence, at) || step >= L) continue;
-      const u64 from = (((u64)sequence * L + time_of(step)) * D + direction) * G * H + at;
-#pragma unroll
-      for (int j = 0; j < G; j++) ahead[cell][j] = entering[from + (u64)j * H];
-    }
-  };
-
-#pragma unroll
-  for (int cell = 0; cell < CELLS; cell++) {
-    int sequence, at;
-    if (!inside(cell, sequence, at)) continue;
 #if CARRY
-    const u64 from = ((u64)direction * B + sequence) * H + at;
+    if (inside(cell)) {
+      const u64 from = ((u64)direction * B + sequence_of(cell)) * H + unit;
 #if KIND == 0
-    state[cell] = c_first[from];
+      state[cell] = c_first[from];
 #else
-    state[cell] = h_first[from];
+      state[cell] = h_first[from];
 #endif
+    }
 #endif
-#if KIND == 1
-#pragma unroll
-    for (int j = 0; j < G; j++) known[cell][j] = bias[(u64)direction * G * H + j * H + at];
-#endif
+    ahead[cell] = look_ahead(0, cell);
   }
-  look_ahead(0);
+#if KIND == 1
+  const float known = holds && gate < G ? bias[(u64)direction * G * H + gate * H + unit] : 0.0f;
+#endif
   // No block may send before all have cleared their memory.
+  __syncthreads();
   meet();
 
   for (int step = 0; step < L; step++) {
-    float now[CELLS][G];
+    float now[CELLS];
 #pragma unroll
     for (int cell = 0; cell < CELLS; cell++) {
-#pragma unroll
-      for (int j = 0; j < G; j++) now[cell][j] = ahead[cell][j];
+      now[cell] = ahead[cell];
+      ahead[cell] = look_ahead(step + 1, cell);
     }
-    look_ahead(step + 1);
 
     float(*before)[WIDTH] = hidden[step & 1];
-    float sum[ROWS][2];
-#pragma unroll
-    for (int b = 0; b < ROWS; b++) sum[b][0] = sum[b][1] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < EACH; i += 4) {
-#pragma unroll
-      for (int b = 0; b < ROWS; b++) {
-        const float4 four = *(const float4*)&before[b][SPLIT * i + 4 * part];
-        sum[b][0] += weights[i] * four.x, sum[b][1] += weights[i + 1] * four.y;
-        sum[b][0] += weights[i + 2] * four.z, sum[b][1] += weights[i + 3] * four.w;
-      }
-    }
+    float sums[SUMS];
 #pragma unroll
     for (int b = 0; b < ROWS; b++) {
-      float total = sum[b][0] + sum[b][1];
 #pragma unroll
-      for (int bit = 1; bit < SPLIT; bit <<= 1) total += __shfl_xor_sync(0xffffffffu, total, bit);
-      if (thread < WORK && part == b % SPLIT) sums[b][gate][unit] = total;
+      for (int g = 0; g < SLOTS; g++) sums[b * SLOTS + g] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < EACH; i += 4) {
+        const float4 four = *(const float4*)&before[b][LANES * i + 4 * part];
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+          float& sum = sums[b * SLOTS + g];
+          sum += weights[g][i] * four.x, sum += weights[g][i + 1] * four.y;
+          sum += weights[g][i + 2] * four.z, sum += weights[g][i + 3] * four.w;
+        }
+      }
     }
-    __syncthreads();
+    // After log2(LANES) exchanges sums[j] is the total of index j * LANES + part, modulo SUMS.
+#pragma unroll
+    for (int bit = 1, left = SUMS; bit < LANES; bit <<= 1, left = left > 1 ? left / 2 : 1) {
+      const bool upper = part & bit;
+      if (left == 1) sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], bit);
+#pragma unroll
+      for (int j = 0; j < SUMS / 2; j++) {
+        if (j < left / 2) {
+          const float keep = upper ? sums[2 * j + 1] : sums[2 * j];
+          const float give = upper ? sums[2 * j] : sums[2 * j + 1];
+          sums[j] = keep + __shfl_xor_sync(0xffffffffu, give, bit);
+        }
+      }
+    }
 
 #pragma unroll
     for (int cell = 0; cell < CELLS; cell++) {
-      int sequence, at;
-      if (!inside(cell, sequence, at)) continue;
-      const int b = sequence - first, mine = at - first_unit;
       float h;
+      auto of_gate = [&](float x, int which) { return __shfl_sync(0xffffffffu, x, quad + which); };
 #if KIND == 0
-      const float i = sigmoid(now[cell][0] + sums[b][0][mine]), f = sigmoid(now[cell][1] + sums[b][1][mine]);
-      const float g = tanhf(now[cell][2] + sums[b][2][mine]), o = sigmoid(now[cell][3] + sums[b][3][mine]);
+      const float total = now[cell] + sums[cell];
+      const float active = gate == 2 ? tanhf(total) : sigmoid(total);
+      const float i = of_gate(active, 0), f = of_gate(active, 1), g = of_gate(active, 2);
       state[cell] = f * state[cell] + i * g;
-      h = o * tanhf(state[cell]);
+      h = of_gate(active, 3) * tanhf(state[cell]);
 #elif KIND == 1
-      const float r = sigmoid(now[cell][0] + (sums[b][0][mine] + known[cell][0]));
-      const float z = sigmoid(now[cell][1] + (sums[b][1][mine] + known[cell][1]));
-      const float n = tanhf(now[cell][2] + r * (sums[b][2][mine] + known[cell][2]));
+      const float kept = sums[cell] + known;
+      const float active = sigmoid(now[cell] + kept);
+      const float r = of_gate(active, 0), z = of_gate(active, 1);
+      const float n = of_gate(tanhf(now[cell] + r * kept), 2);
       h = state[cell] = (1.0f - z) * n + z * state[cell];
-#elif KIND == 2
-      h = state[cell] = tanhf(now[cell][0] + sums[b][0][mine]);
 #else
-      const float total = now[cell][0] + sums[b][0][mine];
+      const float total = of_gate(now[cell] + sums[cell], 0);
+#if KIND == 2
+      h = state[cell] = tanhf(total);
+#else
       h = state[cell] = total < 0.0f ? 0.0f : total;  // NaN stays
 #endif
+#endif
+      if (inside(cell)) {
+        float* to = &hidden[(step + 1) & 1][cell * SPREAD + mate][unit];
 #pragma unroll
-      for (u32 block = 0; block < CLUSTER; block++) send(&hidden[(step + 1) & 1][b][at], block, h);
-      y[(((u64)sequence * L + time_of(step)) * D + direction) * H + at] = h;
+        for (int block = 0; block < CLUSTER; block += TEAM) {
+          if (block + member < CLUSTER) send(to, block + member, h);
+        }
+        if (member == 0) {
+          const u64 row = ((u64)sequence_of(cell) * L + time_of(step)) * D + direction;
+          y[row * H + unit] = h;
+        }
+      }
     }
     meet();
   }
 
 #pragma unroll
   for (int cell = 0; cell < CELLS; cell++) {
-    int sequence, at;
-    if (!inside(cell, sequence, at)) continue;
-    const u64 to = ((u64)direction * B + sequence) * H + at;
-    h_last[to] = hidden[L & 1][sequence - first][at];
+    if (!inside(cell) || member != 0) continue;
+    const u64 to = ((u64)direction * B + sequence_of(cell)) * H + unit;
+    h_last[to] = hidden[L & 1][sequence_of(cell) - first][unit];
 #if KIND == 0
     c_last[to] = state[cell];
 #endif

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Network: TypeAlias = "Lstm | Gru | Rnn"
 
 _DTYPES = (DType.F32, DType.BF16, DType.F16)
-_CLUSTER, _SPLIT = 8, 4
+_CLUSTER, _LANES = 8, 16
 _WIDEST = 256
 """Most hidden units: a cluster's registers hold the weights of no more."""
 
@@ -92,11 +92,11 @@ def launch(op: Network, batch: int, length: int) -> Launch:
     directions = 2 if op.bidirectional else 1
     gates = _gates(op)
     rows = next((r for r in (1, 2, 4) if -(-batch // r) * directions <= _CLUSTERS), 8)
-    units = -(-op.hidden_size // 32) * 32 // _CLUSTER
+    units = -(-op.hidden_size // _CLUSTER)
     return Launch(
         entry="recurrent",
         grid=(-(-batch // rows) * _CLUSTER, directions),
-        block=(-(-gates * units * _SPLIT // 32) * 32,),
+        block=(-(-units * _LANES // 32) * 32,),
         defines={
             "B": batch,
             "L": length,
