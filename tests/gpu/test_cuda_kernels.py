@@ -81,10 +81,10 @@ def test_selective_scan_of_other_widths_is_left_to_xla(
     close(found[0], wanted[0], 1e-5)
 
 
-def exact(
+def run_in_f64(
     build: Callable[..., Any], arrays: dict[str, np.ndarray[Any, Any]], kernel: str | None
 ) -> tuple[list[Any], list[Any]]:
-    """As `run`, with products of f32 that are not TF32, and NumPy's side in f64."""
+    """As `run`, with NumPy's side in f64."""
     wide = {n: a.astype(np.float64) for n, a in arrays.items()}
     graphs = []
     for version in (arrays, wide):
@@ -92,8 +92,7 @@ def exact(
         leaves = [b.input(n, rlx.TensorType(_name(a), a.shape)) for n, a in version.items()]
         made = build(*leaves)
         graphs.append(b.build(*(made if isinstance(made, tuple) else (made,))))
-    options = rlx.CompileOptions(matmul_precision="highest")
-    compiled = rlx.Session("cuda").compile(graphs[0], options=options)
+    compiled = rlx.Session("cuda").compile(graphs[0])
     names = [choice.implementation for choice in compiled.report().kernels]
     assert names == ([] if kernel is None else [kernel]), str(compiled.report())
     return compiled.run(arrays), rlx.interpret(graphs[1], wide)
@@ -119,7 +118,7 @@ def test_gated_delta_net(
         arrays["state"] = rng.standard_normal((batch, heads, size, size))
     arrays = {n: a.astype(jnp.dtype(dtype)) for n, a in arrays.items()}
     op = GatedDeltaNet(state_size=size, gate_per_channel=gates, carry_state=carry)
-    found, wanted = exact(op, arrays, "gated_delta_net.cuda.ptx")
+    found, wanted = run_in_f64(op, arrays, "gated_delta_net.cuda.ptx")
     for mine, theirs in zip(found, wanted, strict=True):
         close(mine, theirs, ERRORS[dtype])
 
@@ -130,7 +129,7 @@ def test_a_delta_net_with_a_state_of_256(rng: np.random.Generator) -> None:
     arrays |= {"g": -np.abs(rng.standard_normal(shape[:3])), "beta": rng.uniform(0, 1, shape[:3])}
     arrays = {n: a.astype(F32) for n, a in arrays.items()}
     op = GatedDeltaNet(state_size=256)
-    found, wanted = exact(op, arrays, "gated_delta_net.cuda.ptx")
+    found, wanted = run_in_f64(op, arrays, "gated_delta_net.cuda.ptx")
     close(found[0], wanted[0], ERRORS["float32"])
 
 
@@ -179,9 +178,9 @@ def test_recurrent_networks(
         arrays["c"] = rng.standard_normal((all_rows, batch, hidden))
     arrays = {n: a.astype(jnp.dtype(dtype)) for n, a in arrays.items()}
     op = kind(hidden_size=hidden, num_layers=layers, bidirectional=bidirectional, carry=carry)
-    found, wanted = exact(op, arrays, f"{name}.cuda.ptx")
+    found, wanted = run_in_f64(op, arrays, f"{name}.cuda.ptx")
     for mine, theirs in zip(found, wanted, strict=True):
-        close(mine, theirs, ERRORS[dtype])
+        close(mine, theirs, {"float32": 5e-4, "bfloat16": 4e-3}[dtype])  # x · w is TF32
 
 
 def test_a_relu_network_keeps_nan(rng: np.random.Generator) -> None:
@@ -193,8 +192,8 @@ def test_a_relu_network_keeps_nan(rng: np.random.Generator) -> None:
     }
     arrays = {n: a.astype(F32) for n, a in arrays.items()}
     arrays["x"][1, 4, 2] = np.nan
-    found, wanted = exact(Rnn(hidden_size=40, relu=True), arrays, "rnn.cuda.ptx")
-    close(found[0], wanted[0], ERRORS["float32"])
+    found, wanted = run_in_f64(Rnn(hidden_size=40, relu=True), arrays, "rnn.cuda.ptx")
+    close(found[0], wanted[0], 5e-4)
 
 
 def test_a_wide_lstm_is_left_to_xla(rng: np.random.Generator) -> None:
@@ -205,8 +204,8 @@ def test_a_wide_lstm_is_left_to_xla(rng: np.random.Generator) -> None:
         "b": rng.standard_normal((1, 4 * 264)),
     }
     arrays = {n: a.astype(F32) for n, a in arrays.items()}
-    found, wanted = exact(Lstm(hidden_size=264), arrays, None)
-    close(found[0], wanted[0], 1e-5)
+    found, wanted = run_in_f64(Lstm(hidden_size=264), arrays, None)
+    close(found[0], wanted[0], 2e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

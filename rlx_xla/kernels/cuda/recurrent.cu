@@ -44,7 +44,7 @@ __device__ __forceinline__ void send(float* to, u32 block, float x) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS)
     recurrent(const float* __restrict__ entering, const float* __restrict__ w,
@@ -129,7 +129,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   meet();
 
   for (int step = 0; step < L; step++) {
-    float now[CELLS];
+    float now[CELLS], out[CELLS];
 #pragma unroll
     for (int cell = 0; cell < CELLS; cell++) {
       now[cell] = ahead[cell];
@@ -198,13 +198,17 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         for (int block = 0; block < CLUSTER; block += TEAM) {
           if (block + member < CLUSTER) send(to, block + member, h);
         }
-        if (member == 0) {
-          const u64 row = ((u64)sequence_of(cell) * L + time_of(step)) * D + direction;
-          y[row * H + unit] = h;
-        }
       }
+      out[cell] = h;
     }
     meet();
+    // Only now, so that the meeting does not wait for a write to memory that no block of the cluster reads.
+#pragma unroll
+    for (int cell = 0; cell < CELLS; cell++) {
+      if (!inside(cell) || member != 0) continue;
+      const u64 row = ((u64)sequence_of(cell) * L + time_of(step)) * D + direction;
+      y[row * H + unit] = out[cell];
+    }
   }
 
 #pragma unroll
