@@ -180,7 +180,7 @@ def test_recurrent_networks(
     op = kind(hidden_size=hidden, num_layers=layers, bidirectional=bidirectional, carry=carry)
     found, wanted = run_in_f64(op, arrays, f"{name}.cuda.ptx")
     for mine, theirs in zip(found, wanted, strict=True):
-        close(mine, theirs, {"float32": 5e-4, "bfloat16": 4e-3}[dtype])  # x · w is TF32
+        close(mine, theirs, {"float32": 2e-3, "bfloat16": 4e-3}[dtype])  # x · w is TF32
 
 
 def test_a_relu_network_keeps_nan(rng: np.random.Generator) -> None:
@@ -193,7 +193,7 @@ def test_a_relu_network_keeps_nan(rng: np.random.Generator) -> None:
     arrays = {n: a.astype(F32) for n, a in arrays.items()}
     arrays["x"][1, 4, 2] = np.nan
     found, wanted = run_in_f64(Rnn(hidden_size=40, relu=True), arrays, "rnn.cuda.ptx")
-    close(found[0], wanted[0], 5e-4)
+    close(found[0], wanted[0], 2e-3)
 
 
 def test_a_wide_lstm_is_left_to_xla(rng: np.random.Generator) -> None:

@@ -21,6 +21,7 @@ typedef float T;
 typedef u16 T;
 #endif
 
+// At least TILE: see `ask`.
 #define THREADS (COLUMNS / PER * GROUP)
 #define ROWS (N / GROUP)
 #define TILES ((L + TILE - 1) / TILE)
@@ -153,22 +154,34 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       copy16(&stage.v[step][element], v + (inside ? start + (begin + step) * token + first + element : 0), inside);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
-    for (int step = thread; step < TILE; step += THREADS) {
-      const bool inside = begin + step < L;
-      const u64 from = scalar + (u64)(begin + step) * H;
-      shared.beta[at][step] = inside ? widen(beta[from]) : 0.0f;
+  };
+  // Scalars of a token go through registers, so that nobody waits for them; the first TILE threads have one each.
+  T strength = 0, decay = 0;
+  auto ask = [&](int tile) {
+    const int step = tile * TILE + thread;
+    if (thread >= TILE || step >= L) return;
+    strength = beta[scalar + (u64)step * H];
 #if !GATES
-      shared.gate[at][step] = inside ? expf(widen(g[from])) : 1.0f;
+    decay = g[scalar + (u64)step * H];
 #endif
-    }
+  };
+  auto keep = [&](int at) {
+    if (thread >= TILE) return;
+    shared.beta[at][thread] = widen(strength);
+#if !GATES
+    shared.gate[at][thread] = expf(widen(decay));
+#endif
   };
 
   load(0, 0);
+  ask(0);
+  keep(0);
   for (int tile = 0; tile < TILES; tile++) {
     const int at = tile & 1;
     const Stage& stage = shared.stages[at];
     if (tile + 1 < TILES) {
       load(tile + 1, at ^ 1);
+      ask(tile + 1);
       asm volatile("cp.async.wait_group 1;" ::: "memory");
     } else {
       asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -205,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       }
     };
     auto work = [&](int step, const float* key, const float* query) {
-      const float strength = shared.beta[at][step], match = shared.match[step];
+      const float correct = shared.beta[at][step], match = shared.match[step];
       float values[PER], found[PER], seen[PER];
 #pragma unroll
       for (int c = 0; c < PER; c++) values[c] = widen(stage.v[step][column + c]);
@@ -251,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 #pragma unroll
       for (int c = 0; c < PER; c++) {
-        const float change = (values[c] - gate * found[c]) * strength;
+        const float change = (values[c] - gate * found[c]) * correct;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) state[c][r] += key[r] * change;
         if (part == (step + c) % GROUP) {
@@ -268,6 +281,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       fetch(min(step + 2, TILE - 1), keys[0], queries[0]);
       work(step + 1, keys[1], queries[1]);
     }
+    keep(at ^ 1);
     __syncthreads();
   }
 #if CARRY

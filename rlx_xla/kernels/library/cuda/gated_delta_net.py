@@ -26,8 +26,6 @@ _GROUPS = {16: 4, 32: 8, 64: 8, 128: 8, 256: 16}
 _PER = 1
 """Columns of a thread."""
 
-_TILE = 32
-
 _MULTIPROCESSORS = 132
 _MOST_BLOCKS = 65_535
 
@@ -54,10 +52,10 @@ def _configure(
     batch, length, heads, size = (dims.evaluate(d, {}) for d in types[0].shape)
     kind, width = _KINDS[types[0].dtype]
     columns = min(32, size)
-    # Fewer columns a block where there would be fewer blocks than multiprocessors.
-    while columns > 8 and batch * heads * size // columns < _MULTIPROCESSORS:
+    # Fewer columns a block as long as each has a multiprocessor of its own.
+    while columns > 8 and 2 * batch * heads * size // columns <= _MULTIPROCESSORS:
         columns //= 2
-    tile = _TILE if size < 256 else 16
+    tile = 32 if size < 256 else 16
     stage = tile * (2 * size + columns + (size if op.gate_per_channel else 0)) * width
     gates = tile * size if op.gate_per_channel else 2 * tile
     return Launch(
