@@ -43,11 +43,17 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
             vectors = (draw(rng, dtype, (shape[1],)) for _ in range(2))
             op = GroupNorm(num_groups=groups)
             yield Sample(op, (draw(rng, dtype, shape), *vectors), f"{dtype}{list(shape)}")
-        for shape in ((3, 63), (0, 2), (2, 1, 1)):
-            vectors = (draw(rng, dtype, (shape[-1],)) for _ in range(3))
-            positive = draw(rng, dtype, (shape[-1],), low=0.5, high=2.0)
+        for shape, groups, axis in (((2, 5, 3, 6), 3, -1), ((1, 3, 8, 2), 2, 2)):
+            vectors = (draw(rng, dtype, (shape[axis],)) for _ in range(2))
+            op = GroupNorm(num_groups=groups, axis=axis)
+            arrays = (draw(rng, dtype, shape), *vectors)
+            yield Sample(op, arrays, f"{dtype}{list(shape)} axis={axis}")
+        for shape, axis in (((3, 63), -1), ((0, 2), -1), ((2, 1, 1), -1), ((2, 5, 3), 1)):
+            vectors = (draw(rng, dtype, (shape[axis],)) for _ in range(3))
+            positive = draw(rng, dtype, (shape[axis],), low=0.5, high=2.0)
             arrays = (draw(rng, dtype, shape), *vectors, positive)
-            yield Sample(BatchNormInference(), arrays, f"{dtype}{list(shape)}")
+            op = BatchNormInference(axis=axis)
+            yield Sample(op, arrays, f"{dtype}{list(shape)} axis={axis}")
         for shape, small in (((2, 5, 63), (2, 1, 63)), ((1, 1), (1,)), ((0, 3), (3,))):
             for rms in (False, True):
                 arrays = tuple(draw(rng, dtype, s) for s in (shape, small, small))
@@ -86,6 +92,10 @@ def error_samples() -> Iterator[ErrorSample]:
         yield ErrorSample(_make(op, eps=float("nan")), good, ShapeError, "C4", "got nan")
     group = _make(GroupNorm, num_groups=2)
     yield ErrorSample(group, ("f32[3]", "f32[3]", "f32[3]"), ShapeError, "C1", "axes N and C")
+    first = _make(GroupNorm, num_groups=2, axis=-2)
+    yield ErrorSample(first, ("f32[2, 4]", "f32[2]", "f32[2]"), ShapeError, "C1", "behind N")
+    beyond = _make(GroupNorm, num_groups=2, axis=3)
+    yield ErrorSample(beyond, ("f32[2, 4]", "f32[4]", "f32[4]"), ShapeError, "C1", "got 3")
     yield ErrorSample(group, ("f32[2, 4]", "f32[3]", "f32[4]"), ShapeError, "C2", "gamma")
     yield ErrorSample(group, ("f32[2, 4]", "f32[4]", "f64[4]"), DTypeError, "C3", "beta")
     tiny = _make(GroupNorm, num_groups=2, eps=-1.0)

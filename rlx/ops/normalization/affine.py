@@ -136,24 +136,25 @@ class RmsNorm(Op):
 
 @define_op("group_norm")
 class GroupNorm(Op):
-    """Group normalisation of [N, C, …]: over each group of channels and all places.
+    """Group normalisation of [N, C, …] or [N, …, C]: over each group of channels and all places.
 
     y = (x − mean(x)) / sqrt(var(x) + eps) * gamma + beta, statistics over (C / num_groups, …)
 
     Inputs:
-        x: float[N, C, ...]
+        x: float[N, C, ...], or with C at any later place.
         gamma: float[C]   gain.
         beta: float[C]    offset.
 
     Attributes:
         num_groups: how many groups of neighbouring channels.
         eps: added to the biased variance, in units of x²; > 0.
+        axis: position of C in x; negative counts from the end.
 
     Result:
         Same type as x.
 
     Constraints:
-        C1: x has at least the axes N and C.
+        C1: x has at least the axes N and C, and axis is one of them behind N.
         C2: shape(gamma) = shape(beta) = [C].
         C3: one floating dtype for all.
         C4: eps is finite and > 0.
@@ -165,16 +166,23 @@ class GroupNorm(Op):
 
     num_groups: int
     eps: float = 1e-5
+    axis: int = 1
 
     def infer(self, x: TensorType, gamma: TensorType, beta: TensorType) -> TensorType:
         self.require(
             "C1", x.rank >= 2, f"x is required to have axes N and C; got {x}. Add the missing axis."
         )
-        result = moments.affine_norm(self, 1, self.eps, x, gamma=gamma, beta=beta)
-        channels = x.shape[1]
+        self.require(
+            "C1",
+            self.axis % x.rank != 0,
+            f"axis is required to be that of C, behind N, in x: {x}; got {self.axis}. "
+            "Choose another axis.",
+        )
+        result = moments.affine_norm(self, self.axis, self.eps, x, gamma=gamma, beta=beta)
+        channels = x.shape[self.axis]
         text = (
-            f"num_groups is required to divide C = {channels}, axis 1 of x: {x}; "
-            f"got {self.num_groups}. Choose a divisor of C."
+            f"num_groups is required to divide C = {channels}, axis {self.axis % x.rank} of x: "
+            f"{x}; got {self.num_groups}. Choose a divisor of C."
         )
         self.require("C5", self.num_groups > 0, text)
         try:
@@ -187,21 +195,23 @@ class GroupNorm(Op):
         return result
 
     def decompose(self, x: Value, gamma: Value, beta: Value) -> Value:
-        batch, channels, *places = x.shape
-        size = dims.exact_div(channels, self.num_groups)
-        grouped = moments.wide(x).reshape(batch, self.num_groups, size, *places)
-        normal = moments.standardised(grouped, tuple(range(2, grouped.rank)), self.eps)
-        return moments.affine(normal.reshape(*x.shape), 1, gamma, beta).convert(x.dtype)
+        axis = self.axis % x.rank
+        size = dims.exact_div(x.shape[axis], self.num_groups)
+        shape = (*x.shape[:axis], self.num_groups, size, *x.shape[axis + 1 :])
+        grouped = moments.wide(x).reshape(*shape)
+        axes = tuple(a for a in range(1, grouped.rank) if a != axis)
+        normal = moments.standardised(grouped, axes, self.eps)
+        return moments.affine(normal.reshape(*x.shape), axis, gamma, beta).convert(x.dtype)
 
 
 @define_op("batch_norm_inference")
 class BatchNormInference(Op):
-    """Batch normalisation with given statistics; features are the last axis.
+    """Batch normalisation with given statistics; features are the last axis, or another one.
 
     y = (x − mean) / sqrt(variance + eps) * gamma + beta
 
     Inputs:
-        x: float[..., D]
+        x: float[..., D, ...]   D is the size of `axis`.
         gamma: float[D]      gain.
         beta: float[D]       offset.
         mean: float[D]       in units of x.
@@ -209,12 +219,13 @@ class BatchNormInference(Op):
 
     Attributes:
         eps: added to the variance, in units of x²; > 0.
+        axis: position of D in x; negative counts from the end.
 
     Result:
         Same type as x.
 
     Constraints:
-        C1: x has at least one axis.
+        C1: axis is in range for x.
         C2: gamma, beta, mean and variance have shape [D].
         C3: one floating dtype for all.
         C4: eps is finite and > 0.
@@ -224,6 +235,7 @@ class BatchNormInference(Op):
     """
 
     eps: float = 1e-5
+    axis: int = -1
 
     def infer(
         self,
@@ -234,12 +246,12 @@ class BatchNormInference(Op):
         variance: TensorType,
     ) -> TensorType:
         return moments.affine_norm(
-            self, -1, self.eps, x, gamma=gamma, beta=beta, mean=mean, variance=variance
+            self, self.axis, self.eps, x, gamma=gamma, beta=beta, mean=mean, variance=variance
         )
 
     def decompose(self, x: Value, gamma: Value, beta: Value, mean: Value, variance: Value) -> Value:
         # The per-feature factors are computed before the broadcast, once.
         scale = moments.rsqrt(moments.wide(variance) + self.eps)
-        centred = moments.wide(x) - moments.wide(mean).broadcast_to(x.shape)
-        normal = centred * scale.broadcast_to(x.shape)
-        return moments.affine(normal, -1, gamma, beta).convert(x.dtype)
+        centred = moments.wide(x) - moments.along(moments.wide(mean), self.axis, x.shape)
+        normal = centred * moments.along(scale, self.axis, x.shape)
+        return moments.affine(normal, self.axis, gamma, beta).convert(x.dtype)

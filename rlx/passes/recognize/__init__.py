@@ -12,6 +12,7 @@ from rlx.passes.base import AbstractPass, PassContext
 from rlx.passes.recognize import (
     activations,
     attention,
+    groups,
     losses,
     norms,
     recurrent,
@@ -33,6 +34,8 @@ STAGES: tuple[tuple[Family, ...], ...] = (
         (recurrent.TABLE, recurrent.NEEDS),
         (attention.TABLE, attention.NEEDS),
         (rope.TABLE, rope.NEEDS),
+        # Before the other norms, which come near them.
+        (groups.TABLE, groups.NEEDS),
         (norms.TABLE, norms.NEEDS),
         (softmax.TABLE, softmax.NEEDS),
         (activations.TABLE, activations.NEEDS),

@@ -409,12 +409,16 @@ class Search:
         return None
 
     def vector(self, view: View, axis: int) -> Value | None:
-        """A value whose only axis is one of the outer value's."""
+        """A value that varies along one axis of the outer value only; its other axes are 1."""
+        found: Value | None = None
         for current in self.views(view):
             value = current.value
             if value.rank == 1 and current.axes == (axis,):
                 return value
-        return None
+            wide = [a for a, s in zip(current.axes, value.shape, strict=True) if s != 1]
+            if wide == [axis]:
+                found = value
+        return found
 
     def polynomial(self, value: Value, x: Value, depth: int = 8) -> dict[int, float] | None:
         """The coefficients of a value as a polynomial in x, by powers; None for anything else."""

@@ -1,4 +1,4 @@
-"""Layer, root-mean-square, group and batch normalisation."""
+"""Layer and root-mean-square normalisation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ir.operators import broadcast_to, constant
 from rlx.ops.arithmetic import Abs, Add, Div, IntegerPow, Max, Mul, Pow, Square, Sub
-from rlx.ops.normalization import BatchNormInference, GroupNorm, LayerNorm, RmsNorm
-from rlx.ops.shape import Reshape
+from rlx.ops.normalization import LayerNorm, RmsNorm
 from rlx.ops.transcendental import Rsqrt, Sqrt
 from rlx.passes.recognize.matcher import Match, Matcher, Reduced, Search, View, shortest
 
@@ -35,7 +34,7 @@ class Normal:
     rest: tuple[View, ...]
 
 
-def _scale(search: Search, view: View, below: bool) -> tuple[View, float] | None:
+def scale_of(search: Search, view: View, below: bool) -> tuple[View, float] | None:
     """Variance and eps, of a factor 1 / sqrt(variance + eps)."""
     for current in search.views(view):
         op = current.op
@@ -76,7 +75,7 @@ def _square_of(search: Search, value: Value) -> Value | None:
     return search.behind(squared.node.inputs[0]) if isinstance(squared.node.op, Abs) else squared
 
 
-def _centre(search: Search, value: Value) -> tuple[Value, Reduced] | None:
+def centre_of(search: Search, value: Value) -> tuple[Value, Reduced] | None:
     """Find x and its mean, of x − mean x."""
     value = search.behind(value)
     if not isinstance(value.node.op, Sub):
@@ -94,7 +93,7 @@ def normal_of(search: Search, view: View, node: Node) -> Normal | None:
     if len(factors) < 2:
         return None
     for number, (factor, below) in enumerate(factors):
-        scale = _scale(search, factor, below)
+        scale = scale_of(search, factor, below)
         if scale is None:
             continue
         rest = factors[:number] + factors[number + 1 :]
@@ -117,7 +116,7 @@ def _normal(
         if value.shape != shape or factor.axes != tuple(range(value.rank)):
             continue
         others = (*rest[:number], *rest[number + 1 :])
-        centre = _centre(search, value)
+        centre = centre_of(search, value)
         if centre is not None:
             found = _layer(search, centre, variance, eps, others, node)
         else:
@@ -138,7 +137,7 @@ def _layer(
     x, mean = centre
     if not mean.is_mean:
         return None
-    spread, why = _is_variance(search, variance, x, mean)
+    spread, why = variance_of(search, variance, x, mean)
     if spread is None:
         return None
     if not why and spread.axes != mean.axes:
@@ -151,12 +150,12 @@ def _layer(
     return Normal(x, mean.axes[0], eps, True, rest)
 
 
-def _is_variance(search: Search, view: View, x: Value, mean: Reduced) -> tuple[Reduced | None, str]:
+def variance_of(search: Search, view: View, x: Value, mean: Reduced) -> tuple[Reduced | None, str]:
     """The mean square that makes a variance of x, and what is wrong with it."""
     found = search.reduced_view(_above_zero(search, view), x.shape)
     if found is not None:
         inner = _square_of(search, found.source)
-        centre = None if inner is None else _centre(search, inner)
+        centre = None if inner is None else centre_of(search, inner)
         if centre is None or not _is_same_mean(search, centre[1], x, mean):
             return None, ""
         if not found.is_mean:
@@ -266,7 +265,7 @@ def _with_affine(search: Search, node: Node, product: View, beta: View | None) -
 
     def build(x: Value, *given: Value) -> Value:
         x = x.convert(wide)
-        parts = [v.convert(wide) for v in given]
+        parts = [flat(v).convert(wide) for v in given]
         size = (x.shape[axis],)
         gamma = parts.pop(0) if has_gamma else broadcast_to(constant(1.0, wide), size)
         beta = parts.pop(0) if has_beta else broadcast_to(constant(0.0, wide), size)
@@ -276,120 +275,14 @@ def _with_affine(search: Search, node: Node, product: View, beta: View | None) -
     return Match(op.op_name, (found.x, *vectors), build)
 
 
-def batch_norm(search: Search, node: Node) -> Match | None:
-    """(x − mean) / sqrt(variance + eps) * gamma + beta, with statistics that are given."""
-    if not isinstance(node.op, Add) or not node.types[0].dtype.is_float:
-        return None
-    for index in (0, 1):
-        product, beta = search.view(node.inputs[index]), search.view(node.inputs[1 - index])
-        found = _batch_norm(search, node, product, beta)
-        if found is not None:
-            return found
-    return None
-
-
-def _batch_norm(search: Search, node: Node, product: View, beta: View) -> Match | None:
-    last = product.value.rank - 1
-    shape = product.value.shape
-    offset = search.vector(beta, last)
-    if offset is None or last < 1:
-        return None
-    factors = search.factors(product)
-    if len(factors) != 3:
-        return None
-    x = mean = gamma = variance = None
-    eps = 0.0
-    for factor, below in factors:
-        scale = _scale(search, factor, below)
-        if scale is not None:
-            variance, eps = search.vector(scale[0], last), scale[1]
-        elif below:
-            return None
-        elif factor.value.shape == shape and isinstance(factor.op, Sub):
-            x = factor.value.node.inputs[0]
-            mean = search.vector(factor.operand(1), last)
-        else:
-            gamma = search.vector(factor, last)
-    if x is None or mean is None or gamma is None or variance is None or x.shape != shape:
-        return None
-    dtype = node.types[0].dtype
-    if search.strict and dtype.bits < 32:
-        return None
-    op = BatchNormInference(eps=eps)
-    wide = max((x.dtype, dtype), key=lambda t: t.bits)
-
-    def build(*given: Value) -> Value:
-        made: Value = op(*(v.convert(wide) for v in given))
-        return made.convert(dtype)
-
-    return Match(op.op_name, (x, gamma, offset, mean, variance), build)
-
-
-def group_norm(search: Search, node: Node) -> Match | None:
-    """A norm of [N, groups, …] reshaped back to [N, C, …], with gain and offset along C."""
-    if not isinstance(node.op, Add) or node.results[0].rank <= 2:
-        return None
-    for index in (0, 1):
-        beta = search.vector(search.view(node.inputs[1 - index]), 1)
-        if beta is None:
-            continue
-        for factor, below in (factors := search.factors(search.view(node.inputs[index]))):
-            grouped = search.behind(factor.value)
-            if below or len(factors) != 2 or not isinstance(grouped.node.op, Reshape):
-                continue
-            others = [part for part, _ in factors if part is not factor]
-            gamma = search.vector(others[0], 1)
-            found = _grouped(search, node, grouped) if gamma is not None else None
-            if found is not None and gamma is not None:
-                return _group_match(node, found, gamma, beta)
-    return None
-
-
-def _grouped(search: Search, node: Node, grouped: Value) -> tuple[Value, int, float] | None:
-    """x, the number of groups and eps, of a norm that is reshaped back."""
-    inner = grouped.node.inputs[0]
-    factors = search.factors(search.view(inner))
-    scales = [s for view, below in factors if (s := _scale(search, view, below)) is not None]
-    if len(factors) != 2 or len(scales) != 1:
-        return None
-    variance, eps = scales[0]
-    for factor, below in factors:
-        centre = None if below else _centre(search, factor.value)
-        if centre is None:
-            continue
-        wide, mean = centre
-        spread, why = _is_variance(search, variance, wide, mean)
-        source = search.behind(wide)
-        if spread is None or why or not mean.is_mean or not isinstance(source.node.op, Reshape):
-            return None
-        x = source.node.inputs[0]
-        groups = source.shape[1] if source.rank > 2 else 0
-        batched = x.shape == grouped.shape and source.shape[0] == x.shape[0]
-        if mean.axes != tuple(range(2, source.rank)) or spread.axes != mean.axes or not batched:
-            return None
-        return (x, groups, eps) if isinstance(groups, int) and groups else None
-    return None
-
-
-def _group_match(
-    node: Node, found: tuple[Value, int, float], gamma: Value, beta: Value
-) -> Match | None:
-    x, groups, eps = found
-    channels, dtype = x.shape[1], node.types[0].dtype
-    if not isinstance(channels, int) or channels % groups:
-        return None
-    op = GroupNorm(num_groups=groups, eps=eps)
-    wide = max((x.dtype, dtype), key=lambda t: t.bits)
-
-    def build(*given: Value) -> Value:
-        made: Value = op(*(v.convert(wide) for v in given))
-        return made.convert(dtype)
-
-    return Match(op.op_name, (x, gamma, beta), build)
+def flat(vector: Value) -> Value:
+    """A value with one axis that is not 1, as a vector."""
+    size = next((s for s in vector.shape if s != 1), 1)
+    return vector if vector.rank == 1 else vector.reshape(size)
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {
-    Add: (norm, group_norm, batch_norm),
+    Add: (norm,),
     Mul: (norm,),
     Div: (norm,),
 }
