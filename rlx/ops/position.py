@@ -44,7 +44,8 @@ class Rope(Op):
         x: float[B, S, H, D]   layout bshd; [B, H, S, D] for bhsd; heads packed as [B, S, H·D] or
             [S, H·D].
         cos: float[P, W]       row p holds the cosines at position p; the first S rows are read.
-        sin: float[P, W]       the sines.
+            Or [B, P, W], where each sequence of the batch has positions of its own.
+        sin: float[P, W]       the sines, of the shape of cos.
 
     Attributes:
         head_dim: D.
@@ -59,8 +60,8 @@ class Rope(Op):
         C1: n_rot is even and 2 ≤ n_rot ≤ head_dim; layout is known.
         C2: x has rank 4, or rank 2 or 3 (packed heads) with layout bshd.
         C3: the heads of x have head_dim elements.
-        C4: cos and sin have one shape [P, W], where W is n_rot / 2 or head_dim / 2 (of which the
-            first n_rot / 2 columns are read), and S ≤ P.
+        C4: cos and sin have one shape [P, W] or [B, P, W], where W is n_rot / 2 or head_dim / 2
+            (of which the first n_rot / 2 columns are read), and S ≤ P. With a B, x has one too.
         C5: x is one of f32, bf16, f16, f64; cos and sin have its dtype or f32.
 
     Numerics: narrower floats than f32 compute in f32; result rounded once.
@@ -104,7 +105,9 @@ class Rope(Op):
 
         def along(table: Value) -> Value:
             part = _part(table, heads.shape[axis], half).convert(x.dtype.compute)
-            return _along(part, axis, heads.shape)
+            if table.rank == 2:
+                return _along(part, axis, heads.shape)
+            return _along(part, 0, heads.shape, extra=(axis,))
 
         turned = heads
         if self.n_rot < self.head_dim:
@@ -147,17 +150,19 @@ class Rope(Op):
 
     def _check_tables(self, x: TensorType, cos: TensorType, sin: TensorType) -> None:
         text = (
-            f"cos and sin are required to have one shape [P, W], W being n_rot / 2 = "
+            f"cos and sin are required to have one shape [P, W] or [B, P, W], W being n_rot / 2 = "
             f"{self.n_rot // 2} or head_dim / 2 = {self.head_dim // 2}, and P ≥ S of x: {x}; "
             f"got cos: {cos}, sin: {sin}. Cut the tables."
         )
-        self.require("C4", cos.rank == 2, text)
+        self.require("C4", cos.rank == 2 or (cos.rank == 3 and x.rank > 2), text)
         self.require_same_dims("C4", sin.shape, cos.shape, text)
-        wider = self.head_dim % 2 == 0 and cos.shape[1] == self.head_dim // 2
+        rows, columns = cos.shape[-2:]
+        self.require_same_dims("C4", cos.shape[:-2], x.shape[: cos.rank - 2], text)
+        wider = self.head_dim % 2 == 0 and columns == self.head_dim // 2
         if not wider:
-            self.require_same_dims("C4", cos.shape[1:], (self.n_rot // 2,), text)
+            self.require_same_dims("C4", (columns,), (self.n_rot // 2,), text)
         axis = 0 if x.rank == 2 else 2 if self.layout == "bhsd" else 1
-        require_at_most(self, "C4", x.shape[axis], cos.shape[0], text)
+        require_at_most(self, "C4", x.shape[axis], rows, text)
 
 
 @define_op("axial_rope2d")
@@ -304,9 +309,11 @@ def rotate(x: Value, cos: Value, sin: Value, style: RopeStyle) -> Value:
 def _part(table: Value, rows: Dim, columns: int) -> Value:
     from rlx.ops.shape import Narrow
 
-    if table.shape[1] != columns:
-        table = Narrow(axis=1, start=0, length=columns)(table)
-    return table if table.shape[0] == rows else Narrow(axis=0, start=0, length=rows)(table)
+    last = table.rank - 1
+    if table.shape[last] != columns:
+        table = Narrow(axis=last, start=0, length=columns)(table)
+    whole = table.shape[last - 1] == rows
+    return table if whole else Narrow(axis=last - 1, start=0, length=rows)(table)
 
 
 def _along(table: Value, axis: int, shape: Shape, extra: tuple[int, ...] = ()) -> Value:

@@ -25,6 +25,9 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
                 ((1, 1, 1, 7), Rope(head_dim=7, n_rot=2), (1, 1)),
                 ((0, 3, 8), Rope(head_dim=4, n_rot=4), (3, 2)),
                 ((2, 0, 4), Rope(head_dim=4, n_rot=2), (0, 2)),
+                ((2, 5, 3, 8), Rope(head_dim=8, n_rot=8), (2, 6, 4)),
+                ((2, 3, 5, 8), Rope(head_dim=8, n_rot=4, layout="bhsd"), (2, 5, 4)),
+                ((3, 2, 8), Rope(head_dim=4, n_rot=4), (3, 2, 2)),
             ):
                 yield _rope(rng, op.replace(style=style), dtype, shape, table, dtype)
         narrow = Rope(head_dim=8, n_rot=8)
@@ -48,7 +51,7 @@ def _rope(
     op: Op,
     dtype: DType,
     shape: tuple[int, ...],
-    table: tuple[int, int],
+    table: tuple[int, ...],
     table_dtype: DType,
 ) -> Sample:
     angles = rng.uniform(0, 7, table)
@@ -77,6 +80,9 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(rope(), (good[0], *wide), ShapeError, "C4", "n_rot / 2 = 4")
     short = ("f32[2, 4]", "f32[2, 4]")
     yield ErrorSample(rope(), (good[0], *short), ShapeError, "C4", "P ≥ S")
+    batch = ("f32[3, 3, 4]", "f32[3, 3, 4]")
+    yield ErrorSample(rope(), (good[0], *batch), ShapeError, "C4", "[B, P, W]")
+    yield ErrorSample(rope(), ("f32[3, 8]", *batch), ShapeError, "C4", "f32[3, 8]")
     symbolic = ("f32[2, s, 5, 8]", *tables)
     yield ErrorSample(rope(), symbolic, InconclusiveDimError, "C4", "P ≥ S")
     yield ErrorSample(rope(), ("i32[2, 3, 5, 8]", *tables), DTypeError, "C5", "i32")
@@ -103,5 +109,7 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
     binding = {"b": 2, "s": 3}
     yield SymbolicSample(Rope(head_dim=8, n_rot=8), ("f32[b, s, 2, 8]", *table), binding)
     yield SymbolicSample(Rope(head_dim=8, n_rot=4), ("bf16[b, s, 16]", *table), binding)
+    rows = ("f32[b, s, 4]", "f32[b, s, 4]")
+    yield SymbolicSample(Rope(head_dim=8, n_rot=8), ("f32[b, s, 2, 8]", *rows), binding)
     op = AxialRope2d(end_x=2, end_y=3, head_dim=8, num_heads=2)
     yield SymbolicSample(op, ("f32[b, 6, 16]",), {"b": 2})

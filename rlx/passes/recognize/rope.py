@@ -35,12 +35,14 @@ class Table:
     """Sines or cosines, one row for each position.
 
     Attributes:
-        value: of rank 2 but for axes of size 1.
+        value: of rank 2, or of rank 3 with a batch, but for axes of size 1.
         axis: the axis of positions in what is turned.
+        batched: whether each sequence of the batch has rows of its own.
     """
 
     value: Value
     axis: int
+    batched: bool = False
 
 
 _PAIRS = {("low", "high"): RopeStyle.NEOX, ("even", "odd"): RopeStyle.GPTJ}
@@ -177,13 +179,23 @@ def _of_pairs(search: Search, value: Value) -> Part | None:
 
 
 def _table(search: Search, value: Value) -> Table | None:
-    """A table that varies with the position and along the last axis only."""
+    """A table that varies with the position, along the last axis, and maybe with the batch."""
     last = value.rank - 1
+    single = next((axis for axis in (last - 2, last - 1) if value.shape[axis] == 1), -1)
     found: Table | None = None
     for view in search.views(search.view(value)):
         axes = [a for a, s in zip(view.axes, view.value.shape, strict=True) if s != 1 and a >= 0]
-        if len(axes) == 2 and axes[1] == last and len(view.axes) >= 2:
-            found = Table(view.value, axes[0])
+        if not axes or axes[-1] != last:
+            continue
+        lead = axes[:-1]
+        if value.rank == 4 and lead[:1] == [0]:
+            place = lead[1] if len(lead) == 2 else single if len(lead) == 1 else -1
+            if place > 0:
+                found = Table(view.value, place, batched=True)
+        elif len(lead) == 1:
+            found = Table(view.value, lead[0])
+        elif not lead and value.rank == 4 and single > 0 and view.value.rank > 1:
+            found = Table(view.value, single)
     return found
 
 
@@ -193,28 +205,36 @@ def _match(
     x, dtype = source, node.types[0].dtype
     rank = x.rank
     length, width = x.shape[cos.axis], x.shape[-1]
-    places = {3: {1: "bshd"}, 2: {0: "bshd"}}.get(rank, {rank - 3: "bshd", rank - 2: "bhsd"})
-    layout = places.get(cos.axis)
-    if sin.axis != cos.axis or layout is None or dtype not in DTYPES or not isinstance(width, int):
+    places = {rank - 3: "bshd", rank - 2: "bhsd"}
+    if rank == 3:  # [S, H, D], or [B, S, D] with one head
+        places = {0: "bshd", 1: "bhsd"}
+    layout = {0: "bshd"}.get(cos.axis) if rank == 2 else places.get(cos.axis)
+    if (sin.axis, sin.batched) != (cos.axis, cos.batched):
+        search.miss(node, "rope", "its sines and cosines vary along other axes")
+        return None
+    if layout is None or dtype not in DTYPES or not isinstance(width, int):
         search.miss(node, "rope", f"positions lie along axis {cos.axis} of {x.type}")
         return None
     if search.strict and min(x.dtype.bits, dtype.bits) < 32:
         return None
     op = Rope(head_dim=width, n_rot=width, style=style, layout=layout)
     half = width // 2
+    lead = x.shape[:1] if cos.batched else ()
 
     def build(x: Value, *tables: Value) -> Value:
         ready: list[Value] = []
         for table in tables:
-            flat = table.reshape(length, table.shape[-1])
-            if flat.shape[1] != half:
-                flat = Narrow(axis=1, start=0, length=half)(flat)
+            flat = table.reshape(*lead, length, table.shape[-1])
+            if flat.shape[-1] != half:
+                flat = Narrow(axis=flat.rank - 1, start=0, length=half)(flat)
             ready.append(flat if flat.dtype is dtype else flat.convert(dtype))
         wide = x.convert(dtype)
         if rank > 4:
             wide = wide.reshape(dims.product(x.shape[: rank - 3]), *x.shape[rank - 3 :])
+        elif rank == 3:
+            wide = wide.reshape(1, *x.shape)
         made: Value = op(wide, *ready)
-        return made.reshape(*x.shape) if rank > 4 else made
+        return made if made.rank == rank else made.reshape(*x.shape)
 
     return Match("rope", (x, cos.value, sin.value), build)
 
