@@ -10,12 +10,12 @@ from typing import ClassVar, final
 from rlx.ir.graph import Graph, Node
 from rlx.ir.rewrite import Rewritten, Rule, rewrite
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.specialize import convolution, products, top_k
+from rlx.passes.specialize import convolution, products, scaled, top_k
 from rlx.passes.specialize.widen import widen_chains
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "cpu": convolution.RULES,
-    "cuda": (*top_k.RULES, *products.RULES),
+    "cuda": (*top_k.RULES, *products.RULES, *scaled.RULES),
     "rocm": (*top_k.RULES, *products.RULES),
 }
 """Platform → rules, each with the benchmark that earned its place in its docstring."""

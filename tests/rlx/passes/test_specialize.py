@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from rlx.dtypes import DType
 from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value
 from rlx.ir.interpret import interpret
@@ -16,10 +17,12 @@ from rlx.ops.activation import Gelu
 from rlx.ops.arithmetic import Floor
 from rlx.ops.compare import Compare, Direction, Select
 from rlx.ops.convolution import Conv, ConvGeneralDilated
+from rlx.ops.quantized import ScaledMatmul, ScaledQuantize, ScaledQuantScale
 from rlx.ops.sorting import TopK, TopNan
 from rlx.options.compile import CompileOptions
 from rlx.passes import PassContext, Specialize
 from rlx.tolerances import tolerance
+from rlx.types import TensorType
 
 CPU = PassContext(platform="cpu")
 
@@ -301,3 +304,46 @@ def test_strict_keeps_every_rounding() -> None:
 
 def _type(dtype: str, shape: tuple[int, ...]) -> str:
     return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+@pytest.mark.parametrize("layout", ["per_tensor", "per_row"])
+@pytest.mark.parametrize("formats", [("f8e4m3", "f8e4m3"), ("f8e5m2", "f8e4m3")])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_scaled_products_multiply_codes(
+    layout: str, formats: tuple[str, str], with_bias: bool, rng: np.random.Generator
+) -> None:
+    b = GraphBuilder()
+    arrays = {
+        "x": rng.standard_normal((7, 33)).astype(np.float32) * 300,
+        "w": rng.standard_normal((5, 33)).astype(np.float32),
+        "bias": rng.standard_normal(5).astype(np.float32),
+    }
+    x, w, bias = (b.input(n, TensorType(DType.F32, a.shape)) for n, a in arrays.items())
+    pairs = []
+    for value, form in zip((x, w), formats, strict=True):
+        scale = ScaledQuantScale(format=form, layout=layout)(value)
+        pairs.append((ScaledQuantize(format=form, layout=layout)(value, scale), scale))
+    (left, left_scale), (right, right_scale) = pairs
+    op = ScaledMatmul(lhs_format=formats[0], rhs_format=formats[1], layout=layout)
+    more = (bias,) if with_bias else ()
+    graph = b.build(op(left, right, left_scale, right_scale, *more), bias)
+    made = Specialize().run(graph, PassContext(platform="cuda"))
+    dots = [node for node in made.nodes() if node.op.op_name == "dot_general"]
+    assert [str(v.dtype) for v in dots[0].inputs] == [
+        {"f8e4m3": "f8e4m3fn", "f8e5m2": "f8e5m2"}[form] for form in formats
+    ]
+    found, wanted = (interpret(g, arrays)[0] for g in (made, graph))
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("form", "layout"), [("f8e5m2", "per_tensor"), ("f8e4m3", "mx_e8m0/32"), ("f4e2m1", "per_row")]
+)
+def test_scaled_products_without_hardware_stay(form: str, layout: str) -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType(DType.F32, (4, 64)))
+    scale = ScaledQuantScale(format=form, layout=layout)(x)
+    codes = ScaledQuantize(format=form, layout=layout)(x, scale)
+    op = ScaledMatmul(lhs_format=form, rhs_format=form, layout=layout)
+    graph = b.build(op(codes, codes, scale, scale))
+    assert Specialize().run(graph, PassContext(platform="cuda")) is graph

@@ -1,0 +1,60 @@
+"""Products of scaled 8-bit floats on GPUs as products of the codes, scaled afterwards.
+
+The meaning scales both operands first, and a compiler that then multiplies f32 numbers leaves the
+matrix units for 8-bit floats idle. A scale of a tensor or a row moves behind the sum.
+"""
+
+from __future__ import annotations
+
+from rlx.dtypes import DType
+from rlx.ir.graph import Node, Value
+from rlx.ir.rewrite import Rule, rule
+from rlx.ops.convert import BitcastConvert
+from rlx.ops.dot import DotGeneral, DotPrecision
+from rlx.ops.quantized import ScaledMatmul
+from rlx.quant.minifloat import ScaledFormat
+from rlx.quant.scaled import ScaleKind, ScaleLayout
+
+_TAKEN = (DType.F8E4M3FN, DType.F8E5M2)
+"""What the matrix units of NVIDIA's GPUs multiply; not two of the second kind."""
+
+
+@rule(ScaledMatmul)
+def scaled_matmul_of_codes(node: Node) -> Value | None:
+    """Product of scaled 8-bit floats as a product of codes.
+
+    Measured on an H200 at 8192³ (``gpu-facts`` 4): 1,450 TFLOP/s, with sums in f32, where the
+    scaled operands go through f32 or bf16 at 830 at most.
+    """
+    op = node.op
+    if not isinstance(op, ScaledMatmul):
+        return None
+    layout = ScaleLayout.parse(op.layout)
+    dtypes = [ScaledFormat.parse(name).dtype for name in (op.lhs_format, op.rhs_format)]
+    if layout.is_blocked or not all(dtype in _TAKEN for dtype in dtypes):
+        return None
+    if dtypes == [DType.F8E5M2, DType.F8E5M2]:
+        return None
+    lhs, rhs, lhs_scale, rhs_scale, *bias = node.inputs
+    operands: list[Value] = [
+        BitcastConvert(dtype=dtype)(codes)
+        for codes, dtype in zip((lhs, rhs), dtypes, strict=True)
+        if dtype is not None
+    ]
+    product: Value = DotGeneral(
+        lhs_contracting=(1,),
+        rhs_contracting=(1,),
+        precision=(DotPrecision.HIGHEST,) * 2,  # without it, sums lose bits below f32's
+        preferred_element_type=DType.F32,
+    )(*operands)
+    shape = product.shape
+    if layout.kind is ScaleKind.PER_TENSOR:
+        scale = (lhs_scale * rhs_scale).reshape(1, 1).broadcast_to(shape)
+    else:
+        rows = lhs_scale.broadcast_to(shape)
+        scale = rows * rhs_scale.reshape(1, shape[1]).broadcast_to(shape)
+    scaled = product * scale
+    return scaled if not bias else scaled + bias[0].reshape(1, shape[1]).broadcast_to(shape)
+
+
+RULES: tuple[Rule, ...] = (scaled_matmul_of_codes,)

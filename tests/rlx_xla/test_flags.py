@@ -1,0 +1,44 @@
+"""Flags of XLA that a program asks for by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+import rlx
+from rlx.dtypes import as_dtype
+from rlx.ops.dot import DotGeneral
+from rlx_xla.runtime.flags import flags_for
+
+
+def graph_of(*products: tuple[str, int]) -> rlx.Graph:
+    """Products [rows, 32] · [16, 32]ᵀ of (dtype, rows)."""
+    b = rlx.GraphBuilder()
+    made = []
+    for i, (dtype, rows) in enumerate(products):
+        x, w = (
+            b.input(f"{name}{i}", rlx.TensorType(as_dtype(dtype), (size, 32)))
+            for name, size in (("x", rows), ("w", 16))
+        )
+        made.append(DotGeneral(lhs_contracting=(1,), rhs_contracting=(1,))(x, w))
+    return b.build(*made)
+
+
+def test_8_bit_products_are_not_tuned_on_cuda() -> None:
+    (flag,) = flags_for(graph_of(("f8e4m3fn", 64), ("f32", 64)), "cuda", {})
+    assert (flag.name, flag.value) == ("xla_gpu_enable_triton_gemm", False)
+    assert str(flag).startswith("xla_gpu_enable_triton_gemm=False: tuning of 8-bit products")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "rocm", "tpu"])
+def test_other_platforms_get_none(platform: str) -> None:
+    assert flags_for(graph_of(("f8e4m3fn", 64)), platform, {}) == ()
+
+
+@pytest.mark.parametrize("products", [[("f32", 64)], [("f8e4m3fn", 64), ("bf16", 1)]])
+def test_wide_products_and_single_rows_keep_the_default(products: list[tuple[str, int]]) -> None:
+    assert flags_for(graph_of(*products), "cuda", {}) == ()
+
+
+def test_what_the_user_chose_stays() -> None:
+    chosen = {"xla_gpu_enable_triton_gemm": True}
+    assert flags_for(graph_of(("f8e4m3fn", 64)), "cuda", chosen) == ()
