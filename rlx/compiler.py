@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from rlx.backend import AbstractBackend, AbstractExecutable
@@ -53,14 +53,16 @@ class Compiler:
         lir: Lir | None = None,
         fixed: Mapping[str, Any] | None = None,
         planner: Planner | None = None,
+        earlier: Sequence[PassRecord] = (),
     ) -> None:
-        """Compile ``graph``, or the LIR that is given."""
+        """Compile ``graph``, or the LIR that is given; ``earlier`` passes made the graph."""
         self.backend = backend
         self.graph = graph
         self.signature = signature
         self.options = options
         self.fixed: Mapping[str, Any] = dict(fixed or {})
         self.planner = planner or Planner(graph, signature)
+        self._earlier = tuple(earlier)
         self._lir = lir
         self._own: dict[int, tuple[Any, Any]] = {}
         self._symbolic: Graph | None = None
@@ -77,6 +79,7 @@ class Compiler:
             self._lir,
             self.fixed,
             self.planner,
+            self._earlier,
         )
 
     def axes(self) -> dict[str, str]:
@@ -139,7 +142,7 @@ class Compiler:
             name=self.graph.name,
             device=self.backend.device,
             phases=phases,
-            passes=records,
+            passes=[*self._earlier, *records],
             dispatch=dispatch,
             params=(
                 len(lir.graph.params),

@@ -21,6 +21,7 @@ from rlx.options.devices import default_device
 from rlx.options.dispatch import claim_of
 from rlx.options.precision import Precision, PrecisionPolicy
 from rlx.param_values import fixed_values
+from rlx.passes.base import PassRecord
 from rlx.passes.bind_dims import bind
 from rlx.show.dump import dump
 from rlx.signature import Signature, flat_signature
@@ -163,6 +164,9 @@ class Session:
                 graph, chosen = at, chosen.replace(dim_binding=None, buckets=None)
         if chosen.buckets is not None and isinstance(graph, TemplateFunction):
             graph = _within_buckets(graph, chosen)
+        records: list[PassRecord] = []
+        if chosen.weights is not None:
+            graph, records = _with_packed_weights(graph, chosen.weights)
         if isinstance(graph, Graph):
             mir, signature = graph, flat_signature(graph)
         elif isinstance(graph, Module):
@@ -204,7 +208,9 @@ class Session:
             captured=captured,
         )
         compiled = CompiledGraph(
-            Compiler(self.backend, mir, signature, chosen, fixed=fixed, planner=planner)
+            Compiler(
+                self.backend, mir, signature, chosen, fixed=fixed, planner=planner, earlier=records
+            )
         )
         free = {name: value for name, value in params.items() if name not in fixed}
         if free:
@@ -321,6 +327,20 @@ def _within_buckets(
         if found is not None:
             return found
     return given
+
+
+def _with_packed_weights(
+    given: Graph | Module | TracedFunction | TemplateFunction, name: str
+) -> tuple[TracedFunction, list[PassRecord]]:
+    from rlx.packing import packed_function  # loads op families
+
+    if isinstance(given, Graph | Module | TemplateFunction) or not _is_traced(given):
+        raise CompileError(
+            "CompileOptions.weights: a traced function with one graph for all sizes is required; "
+            f"got {type(given).__name__}. Trace a JAX function with rlx_xla.trace(fn, ...), or "
+            "leave weights out."
+        )
+    return packed_function(given, name)
 
 
 def _nothing_to_compile(where: str, given: object) -> CompileError:

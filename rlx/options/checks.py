@@ -115,12 +115,23 @@ def _scaled(value: Any) -> bool:
     return isinstance(value, ScaledQuantConfig)
 
 
+def _weights(value: Any) -> bool:
+    if value is None or value == "packed":
+        return True
+    if not isinstance(value, str):
+        return False
+    from rlx.packing import is_scheme  # loads the op families
+
+    return is_scheme(value)
+
+
 _BOOL = ("a bool", _is(bool))
 
 _FIELDS: dict[str, tuple[str, Accepts]] = {
     "precision": ("a Precision", _is(Precision)),
     "policy": ("a PrecisionPolicy, or None", _is(PrecisionPolicy, _NOTHING)),
     "scaled_quant": ("an rlx.quant.ScaledQuantConfig, or None", _scaled),
+    "weights": ("'packed', the name of a scheme as rlx_xla.quantize takes it, or None", _weights),
     "rng": ("an RngOptions", _is(RngOptions)),
     "dce": _BOOL,
     "constant_folding": _BOOL,

@@ -37,6 +37,10 @@ class CompileOptions:
         policy: which classes of ops compute in a low precision; None for none.
         scaled_quant: turn matmuls of rank 2 into scaled low-precision ones (an
             ``rlx.quant.ScaledQuantConfig``).
+        weights: pack the weights of products and lookups of a traced function: ``"packed"`` for
+            eight bits a number (``q8_0``), or the name of another scheme as ``rlx_xla.quantize``
+            takes it, which does the same before compiling. Weights that came packed stay as they
+            are; None packs none.
         rng: where random ops without a seed of their own draw from.
         dce: leave out params, call arguments, call results and loop carries that nothing uses.
         constant_folding: compute constant parts of the graph at compile time.
@@ -92,6 +96,7 @@ class CompileOptions:
     precision: Precision = Precision.F32
     policy: PrecisionPolicy | None = None
     scaled_quant: ScaledQuantConfig | None = None
+    weights: str | None = None
     rng: RngOptions = field(default_factory=RngOptions)
     dce: bool = True
     constant_folding: bool = True

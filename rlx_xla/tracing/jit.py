@@ -13,7 +13,7 @@ from typing import Any, final, overload
 import jax
 
 from rlx.compiled import CompiledGraph
-from rlx.errors import RunError, TraceError
+from rlx.errors import CompileError, RunError, TraceError
 from rlx.options.compile import CompileOptions
 from rlx.report import CompileReport
 from rlx.session import Session
@@ -208,6 +208,13 @@ class JitFunction:
         self._settings = call_primitive.Settings(self._options)
         given = dict(jax_options or {})
         self._roles = _Roles(fn, given)
+        if self._options.weights is not None:
+            raise CompileError(
+                f"rlx_xla.jit {self._roles.name} [weights]: CompileOptions without weights is "
+                "required, since arguments come anew with each call; got "
+                f"{self._options.weights!r}. Pack them once: "
+                "Session(...).compile(trace(fn, ..., params=...), options=...)."
+            )
         self._params = frozenset((params,) if isinstance(params, int) else params)
         self._jax: Any = jax.jit(self._traced_function(), **given)
         self._sessions: dict[Any, Session] = {}

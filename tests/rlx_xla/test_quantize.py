@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -14,7 +15,8 @@ import jax.numpy as jnp  # noqa: E402  (after importorskip)
 
 import rlx  # noqa: E402
 import rlx_xla  # noqa: E402
-from rlx.errors import TraceError  # noqa: E402
+from rlx.errors import CompileError, TraceError  # noqa: E402
+from rlx.quant import unpack  # noqa: E402
 from rlx_xla.quantize import SHORT, quantize  # noqa: E402
 
 
@@ -72,12 +74,168 @@ def test_where_chooses_and_the_table_says_what_stays(rng: np.random.Generator) -
     assert rlx.same(stays.graph, small.graph)
 
 
-def test_a_weight_that_something_else_reads_is_none(rng: np.random.Generator) -> None:
-    w = rng.normal(size=(64, 64)).astype(np.float32)
+def test_a_function_without_weights_is_refused(rng: np.random.Generator) -> None:
     x = np.ones((2, 64), np.float32)
-    tied = rlx_xla.trace(lambda w, x: x @ w + jnp.sum(w), w, x, params=0)
+    plain = rlx_xla.trace(lambda w, x: x + jnp.sum(w), x, x, params=0)
     with pytest.raises(TraceError, match=r"quantize \[where\]: .*\(none\); got '\*'"):
-        quantize(tied, "int8")
+        quantize(plain, "int8")
+
+
+def wide(p: Any, ids: Any) -> Any:
+    """Weights in loops, branches and lookups; by halves, of rank 3, on the left, and of bf16."""
+    h = jnp.take(p["table"], ids, axis=0) + p["table"][ids]
+
+    def body(h: Any, w: Any) -> tuple[Any, None]:
+        return jnp.tanh(h @ w + h @ p["often"].T), None
+
+    h, _ = jax.lax.scan(body, h, p["stacked"])
+    h = jax.lax.cond(ids[0] > 3, lambda h: h @ p["often"].T, lambda h: h, h)
+    heads = jnp.einsum("bk,khd->bhd", h, p["into_heads"])
+    h = h + jnp.einsum("bhd,hdk->bk", heads, p["from_heads"])
+    h = jax.lax.while_loop(
+        lambda c: c[0] < 2, lambda c: (c[0] + 1, jnp.tanh(c[1] @ p["often"].T)), (0, h)
+    )[1]
+    low = jnp.einsum("bk,nk->bn", h.astype(jnp.bfloat16), p["low"])
+    exact = jnp.einsum("bk,nk->bn", h, p["low"].astype(jnp.float32))
+    return h @ p["table"].T, low.astype(jnp.float32), exact, p["left"] @ h.T
+
+
+def wide_params(rng: np.random.Generator) -> dict[str, Any]:
+    def normal(*shape: int) -> Any:
+        return (rng.normal(size=shape) / 8).astype(np.float32)
+
+    return {
+        "table": normal(50, 64), "stacked": normal(4, 64, 64), "often": normal(64, 64),
+        "into_heads": normal(64, 2, 32), "from_heads": normal(2, 32, 64), "left": normal(48, 64),
+        "low": jnp.asarray(normal(8, 64), jnp.bfloat16),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["q8_0", "int4", "nvfp4", "mxfp4", "fp8_e4m3"])
+def test_weights_are_packed_wherever_they_are_read(scheme: str, rng: np.random.Generator) -> None:
+    params = wide_params(rng)
+    ids = np.asarray([3, 70, -2], np.int32)  # the second is outside
+    source = rlx_xla.trace(wide, params, ids, params=0)
+    found = quantize(source, scheme)
+    assert [w.kept for w in found.weights] == [""] * len(params)
+    uses = {w.name.rpartition("/")[2]: w.uses for w in found.weights}
+    assert uses == {"table": 3, "stacked": 1, "often": 3, "into_heads": 1, "from_heads": 1,
+                    "left": 1, "low": 2}  # fmt: skip
+    inner = [node.op.op_name for graph in found.graph.all_graphs() for node in graph.nodes()]
+    assert "dot_general" not in inner
+    assert "gather_general" not in inner
+    assert inner.count("dequant_gather") == 2
+    # Each weight is one param, whatever reads it; none has its numbers left beside it.
+    tensors = {"q8_0": 1, "int4": 3, "nvfp4": 3, "mxfp4": 2, "fp8_e4m3": 2}[scheme]
+    assert len(found.graph.params) == tensors * len(params)
+    assert found.packed_bytes == sum(np.asarray(a).nbytes for a in found.params.values())
+    results = [np.asarray(r) for r in rlx.Session("cpu").compile(found)(ids)]
+    rounded = dict(params)
+    for name, weight in zip(sorted(params), found.weights, strict=True):
+        assert weight.name.endswith(name)
+        parts = [a for key, a in found.params.items() if key.startswith(f"{weight.name}/")]
+        rounded[name] = numbers_of(found.scheme, parts, np.asarray(params[name]), name)
+    wanted = [np.asarray(r) for r in jax.jit(wide)(rounded, ids)]
+    for result, meant in zip(results, wanted, strict=True):
+        assert result.dtype == meant.dtype
+        np.testing.assert_array_equal(np.isnan(result), np.isnan(meant))
+        assert np.isnan(meant).any()
+        np.testing.assert_allclose(result, meant, rtol=2e-2, atol=2e-2 * np.nanmax(np.abs(meant)))
+
+
+def numbers_of(scheme: Any, tensors: list[Any], like: np.ndarray, name: str) -> Any:
+    """The numbers of a packed weight in its own shape."""
+    contracted = {"table": (1,), "left": (1,), "low": (1,), "often": (1,), "from_heads": (0, 1)}
+    slices = [[t] for t in tensors] if name != "stacked" else tensors
+    made: list[Any] = []
+    for parts in zip(*slices, strict=True):
+        shape = like.shape[1:] if name == "stacked" else like.shape
+        axes = contracted.get(name, (0,))
+        order = (*axes, *(a for a in range(len(shape)) if a not in axes))
+        inner = int(np.prod([shape[a] for a in axes]))
+        flat = unpack(scheme, *parts, size=inner)
+        flat = flat.T if scheme.is_rows else flat
+        turned = flat.reshape([shape[a] for a in order])
+        made.append(turned.transpose(np.argsort(order)))
+    return jnp.asarray(np.stack(made) if name == "stacked" else made[0], like.dtype)
+
+
+def test_weights_that_something_else_reads_stay_and_say_so(rng: np.random.Generator) -> None:
+    params = {
+        "summed": rng.normal(size=(64, 8)).astype(np.float32),
+        "both_ways": rng.normal(size=(64, 64)).astype(np.float32),
+        "good": rng.normal(size=(64, 8)).astype(np.float32),
+        "bad": np.full((64, 8), np.inf, np.float32),
+        "kernel": rng.normal(size=(1, 1, 64, 8)).astype(np.float32),
+    }
+
+    def fn(p: Any, x: Any) -> Any:
+        images = jax.lax.conv_general_dilated(
+            x[:, None, None], p["kernel"], (1, 1), "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+        both = x @ p["both_ways"] + x @ p["both_ways"].T
+        return x @ p["summed"] + p["summed"].sum(), both, x @ p["good"], x @ p["bad"], images
+
+    x = rng.normal(size=(2, 64)).astype(np.float32)
+    with jax.numpy_rank_promotion("allow"):
+        found = quantize(rlx_xla.trace(fn, params, x, params=0), "q8_0")
+    kept = {w.name.rpartition("/")[2]: w.kept for w in found.weights}
+    assert kept == {
+        "summed": "stays: reduce_sum reads it",
+        "both_ways": "stays: its uses sum over different axes",
+        "good": "",
+        "bad": "stays: it is not finite",
+    }
+    assert "together" in str(found)
+    table = found.to_json()
+    assert json.loads(json.dumps(table))["weights"][0]["name"] == found.weights[0].name
+    page = found._repr_html_()
+    assert page.startswith("<table>")
+    assert "its uses sum over different axes" in page
+    assert f"{found.packed_bytes:,}" in page
+
+
+def test_an_option_packs_before_compiling(rng: np.random.Generator) -> None:
+    source, params, x = traced(rng)
+    session = rlx.Session("cpu")
+    compiled = session.compile(source, options=rlx.CompileOptions(weights="packed"))
+    assert {c.op for c in compiled.report().kernels} == {"dequant_matmul"}
+    bytes_ = sum(np.asarray(a).nbytes for a in compiled.params().values())
+    assert bytes_ < 0.28 * sum(a.nbytes for a in params.values())
+    with jax.numpy_rank_promotion("allow"):
+        wanted = np.asarray(mlp(params, x))
+    error = np.linalg.norm(np.asarray(compiled(x)) - wanted) / np.linalg.norm(wanted)
+    assert 0 < error < 0.02
+    text = str(compiled.report())
+    assert "pack-weights{scheme=gguf_q8_0}" in text
+    assert "together" in text
+    # What came packed stays so.
+    again = session.compile(quantize(source, "q4_0"), options=rlx.CompileOptions(weights="packed"))
+    assert {name.rpartition("/")[2] for name in again.params()} == {"codes", "bias"}
+    four = session.compile(source, options=rlx.CompileOptions(weights="int4:64"))
+    assert "int4/64" in str(four.report())
+
+
+def test_the_option_says_what_it_takes(rng: np.random.Generator) -> None:
+    message = (
+        "CompileOptions.weights: required 'packed', the name of a scheme as rlx_xla.quantize takes "
+        "it, or None; got 'q9'."
+    )
+    with pytest.raises(CompileError, match=f"^{re.escape(message)}$"):
+        rlx.CompileOptions(weights="q9")
+    options = rlx.CompileOptions(weights="packed")
+    session = rlx.Session("cpu")
+    b = rlx.GraphBuilder()
+    graph = b.build(b.input("x", "f32[2]") + 1.0)
+    with pytest.raises(CompileError, match=r"CompileOptions\.weights: a traced .*; got Graph\."):
+        session.compile(graph, options=options)
+    shapes = {"w": jax.ShapeDtypeStruct((4, 4), np.float32)}
+    hollow = rlx_xla.trace(lambda p, x: x @ p["w"], shapes, "f32[2, 4]", params=0)
+    with pytest.raises(CompileError, match=r"weights: a function with params that have values"):
+        session.compile(hollow, options=options)
+    with pytest.raises(CompileError, match=r"rlx_xla\.jit .*\[weights\].*got 'packed'\."):
+        rlx_xla.jit(lambda x: x, options=options)
 
 
 def test_schemes_are_named(rng: np.random.Generator) -> None:

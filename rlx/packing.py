@@ -1,0 +1,301 @@
+"""Packing the weights of a traced function, and what became of each.
+
+Weights are rounded once, here; what multiplies them becomes ``dequant_matmul``, which kernels carry
+out on the packed bytes, and lookups become ``dequant_gather``, which unpack the rows they read.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import html
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from rlx.dtypes import as_dtype
+from rlx.errors import CompileError, ParseError, TraceError, did_you_mean
+from rlx.ir.graph import Graph, Value
+from rlx.ops.io import Param
+from rlx.passes.base import PassContext, PassRecord
+from rlx.passes.canonicalize import Canonicalize
+from rlx.passes.inline_calls import InlineCalls
+from rlx.passes.pack_weights import Packed, Weight, find_weights, replace_weights
+from rlx.quant import QuantScheme, all_schemes, pack, unpack
+from rlx.signature import Signature
+
+if TYPE_CHECKING:
+    from rlx.session import TracedFunction
+
+SHORT: Mapping[str, QuantScheme] = {
+    "int8": QuantScheme.int8_block(32),
+    "int4": QuantScheme.int4_block(32),
+    "fp8_e4m3": QuantScheme.fp8_e4m3(),
+    "fp8_e5m2": QuantScheme.fp8_e5m2(),
+    "nvfp4": QuantScheme.nvfp4_block(),
+    "mxfp4": QuantScheme.mlx_mxfp4(32),
+    "mxfp8": QuantScheme.mlx_mxfp8(32),
+    "q4_0": QuantScheme.gguf("Q4_0"),
+    "q4_1": QuantScheme.gguf("Q4_1"),
+    "q5_0": QuantScheme.gguf("Q5_0"),
+    "q5_1": QuantScheme.gguf("Q5_1"),
+    "q8_0": QuantScheme.gguf("Q8_0"),
+    "q4_k": QuantScheme.gguf("Q4_K"),
+    "q5_k": QuantScheme.gguf("Q5_K"),
+    "q6_k": QuantScheme.gguf("Q6_K"),
+}
+"""Short names; ``int8:64`` and the like choose the block, and display names serve too."""
+
+DEFAULT = "q8_0"
+"""The scheme of ``CompileOptions(weights="packed")``: the most exact of the short names."""
+
+PARTS = ("codes", "scale", "zero")
+"""What a packed param's name gets after that of the weight and a slash."""
+
+
+@final
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """One line of the table.
+
+    Attributes:
+        name: of the param.
+        shape: of its numbers.
+        nbytes: before.
+        packed_bytes: after; 0 where it stays.
+        error: root mean square of the rounding, relative to that of the numbers.
+        kept: why it stays, or an empty string.
+        uses: products and lookups that read it; they share one buffer.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    nbytes: int
+    packed_bytes: int = 0
+    error: float = 0.0
+    kept: str = ""
+    uses: int = 1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A traced function with packed weights: ``session.compile`` takes it; prints as a table.
+
+    Attributes:
+        graph: with packed params.
+        signature: of the function.
+        params: param name → array.
+        weights: what became of each weight.
+        scheme: of the packed ones.
+    """
+
+    graph: Graph
+    signature: Signature
+    params: Mapping[str, Any]
+    weights: tuple[QuantizedWeight, ...]
+    scheme: QuantScheme
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights of the table before."""
+        return sum(w.nbytes for w in self.weights)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights of the table now, those that stay included."""
+        return sum(w.packed_bytes or w.nbytes for w in self.weights)
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as plain values."""
+        return {
+            "scheme": str(self.scheme),
+            "bytes": self.nbytes,
+            "packed_bytes": self.packed_bytes,
+            "weights": [asdict(w) | {"shape": list(w.shape)} for w in self.weights],
+        }
+
+    def __str__(self) -> str:
+        width = max([len(w.name) for w in self.weights] + [len("together")])
+        lines = [f"{'weight':<{width}}  {'bytes':>12}  {self.scheme!s:>12}  error"]
+        for w in self.weights:
+            after = w.kept or f"{w.packed_bytes:>12,}  {w.error:.2e}"
+            lines.append(f"{w.name:<{width}}  {w.nbytes:>12,}  {after}")
+        lines.append(f"{'together':<{width}}  {self.nbytes:>12,}  {self.packed_bytes:>12,}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        heads = ("weight", "shape", "bytes", str(self.scheme), "error")
+        rows = [_cells("th", heads)]
+        for w in self.weights:
+            shape = "×".join(map(str, w.shape))
+            after = (w.kept, "") if w.kept else (f"{w.packed_bytes:,}", f"{w.error:.2e}")
+            rows.append(_cells("td", (w.name, shape, f"{w.nbytes:,}", *after)))
+        rows.append(
+            _cells("th", ("together", "", f"{self.nbytes:,}", f"{self.packed_bytes:,}", ""))
+        )
+        return f"<table>{''.join(rows)}</table>"
+
+
+def _cells(kind: str, texts: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<{kind}>{html.escape(t)}</{kind}>" for t in texts) + "</tr>"
+
+
+def quantize(traced: TracedFunction, scheme: str | QuantScheme, *, where: str = "*") -> Quantized:
+    """Pack the weights of a traced function.
+
+    A weight is a float param of rank 2 or more that only products, with all of its other axes free,
+    and lookups of whole rows read: directly, transposed, converted, or inside the bodies of calls,
+    loops and branches, where a scan may take slices of it. What reads it otherwise (a convolution,
+    a sum) keeps it as it is, and the table says so. However often it is used, it is packed once.
+
+    Args:
+        traced: what ``rlx_xla.trace`` gave, with concrete params.
+        scheme: a short name (``"q4_k"``, ``"int8"``, ``"int4:64"``, ``"fp8_e4m3"``, ``"nvfp4"``,
+            ``"mxfp4"``), the display name of a ``QuantScheme``, or one.
+        where: pattern of param names (``*`` and ``?`` stand for any characters).
+
+    Raises:
+        TraceError: no such scheme, or no weight has such a name.
+    """
+    chosen = scheme if isinstance(scheme, QuantScheme) else scheme_named(scheme)
+    graph = _plain(traced.graph)
+    found = find_weights(graph)
+    names = [w.param.name for w in found]
+    wanted = [w for w in found if fnmatch.fnmatchcase(w.param.name, where)]
+    if not wanted:
+        listing = ", ".join(names) or "none"
+        raise TraceError(
+            f"quantize [where]: a pattern of matmul weights is required ({listing}); got "
+            f"{where!r}.{did_you_mean(where, names)}"
+        )
+    made: dict[Value, Packed] = {}
+    params = dict(traced.params)
+    table: list[QuantizedWeight] = []
+    for weight in wanted:
+        name = weight.param.name
+        line, arrays = _pack(weight, params[name], chosen)
+        table.append(line)
+        if line.kept:
+            continue
+        del params[name]
+        named = {f"{name}/{part}": a for part, a in zip(PARTS, arrays, strict=False)}
+        params |= named
+        tensors = tuple(_param(key, array) for key, array in named.items())
+        made[weight.param] = Packed(weight, chosen, tensors)
+    packed = replace_weights(graph, made) if made else traced.graph
+    left = {v.name: params[v.name] for v in packed.params}
+    return Quantized(packed, traced.signature, left, tuple(table), chosen)
+
+
+def packed_function(traced: TracedFunction, name: str) -> tuple[TracedFunction, list[PassRecord]]:
+    """What ``CompileOptions(weights=name)`` compiles, and a record of it for the report.
+
+    A function without weights, one that came packed say, stays as it is.
+
+    Raises:
+        CompileError: no param has a value.
+    """
+    if not any(value is not None for value in traced.params.values()):
+        raise CompileError(
+            "CompileOptions.weights: a function with params that have values is required; got "
+            f"{traced.graph.name!r}, in which none has. Trace it with arrays, params=…, or leave "
+            "weights out."
+        )
+    started = time.perf_counter()
+    chosen = scheme_named(DEFAULT if name == "packed" else name)
+    if not find_weights(_plain(traced.graph)):
+        return traced, []
+    found = quantize(traced, chosen)
+    record = PassRecord(
+        name=f"pack-weights{{scheme={chosen}}}",
+        seconds=time.perf_counter() - started,
+        before=traced.graph.node_count(nested=True),
+        after=found.graph.node_count(nested=True),
+        changed=found.graph is not traced.graph,
+        notes=tuple(str(found).split("\n")),
+    )
+    return found, [record]
+
+
+def is_scheme(name: str) -> bool:
+    """Whether `scheme_named` knows a name."""
+    base, colon, block = name.partition(":")
+    if colon:
+        return base in ("int8", "int4") and block.isdecimal() and 0 < int(block) < 2**31
+    return name in SHORT or name in map(str, all_schemes())
+
+
+def scheme_named(name: str) -> QuantScheme:
+    """The scheme of a short name, ``int8:64``, or a display name.
+
+    Raises:
+        TraceError: there is none; the closest one is suggested.
+    """
+    base, colon, block = name.partition(":")
+    if name in SHORT:
+        return SHORT[name]
+    if colon and base in ("int8", "int4") and block.isdecimal() and 0 < int(block) < 2**31:
+        make = QuantScheme.int8_block if base == "int8" else QuantScheme.int4_block
+        return make(int(block))
+    try:
+        return QuantScheme.parse(name)
+    except ParseError as error:
+        raise TraceError(
+            f"quantize [scheme]: one of {', '.join(SHORT)}, or the name of a QuantScheme, is "
+            f"required; got {name!r}.{did_you_mean(name, SHORT)}"
+        ) from error
+
+
+def _plain(graph: Graph) -> Graph:
+    """The graph with calls written in place and transposes inside products."""
+    ctx = PassContext()
+    return Canonicalize().run(InlineCalls().run(graph, ctx), ctx)
+
+
+def _param(name: str, array: Any) -> Value:
+    made: Value = Param(name=name, dtype=as_dtype(array.dtype), shape=array.shape)()
+    return made
+
+
+def _pack(
+    weight: Weight, array: Any, scheme: QuantScheme
+) -> tuple[QuantizedWeight, list[np.ndarray[Any, Any]]]:
+    name, nbytes = weight.param.name, weight.param.type.nbytes
+    shape = tuple(int(d) for d in weight.param.shape if isinstance(d, int))
+
+    def stays(why: str) -> tuple[QuantizedWeight, list[np.ndarray[Any, Any]]]:
+        line = QuantizedWeight(name, shape, nbytes, kept=f"stays: {why}", uses=weight.uses)
+        return line, []
+
+    unit = scheme.block_size if scheme.is_gguf else scheme.block if scheme.is_rows else 1
+    if weight.reasons:
+        return stays(weight.reasons[0])
+    if array is None:
+        return stays("it has no value")
+    if not all(shape):
+        return stays("it has no elements")
+    if unit and weight.inner % unit:
+        return stays(f"K = {weight.inner} is not a multiple of {unit}")
+    lead = weight.leading or 0
+    numbers = np.asarray(array).reshape((-1, *weight.slice_shape))
+    parts: list[list[np.ndarray[Any, Any]]] = []
+    lost = size = 0.0
+    for one in numbers:
+        given = one.astype(np.float32).transpose(weight.order).reshape(weight.inner, -1)
+        given = np.ascontiguousarray(given.T if scheme.is_rows else given)
+        if not np.isfinite(given).all():
+            return stays("it is not finite")
+        parts.append([t for t in pack(scheme, given) if t is not None])
+        back = unpack(scheme, *parts[-1], size=weight.inner)
+        lost += float(np.sum(np.square(back - given, dtype=np.float64)))
+        size += float(np.sum(np.square(given, dtype=np.float64)))
+    stacked = [np.stack(t) if lead else t[0] for t in zip(*parts, strict=True)]
+    arrays = [a.reshape((*shape[:lead], *a.shape[1:])) if lead else a for a in stacked]
+    error = float(np.sqrt(lost / size)) if size else 0.0
+    line = QuantizedWeight(
+        name, shape, nbytes, sum(a.nbytes for a in arrays), error, uses=weight.uses
+    )
+    return line, arrays
