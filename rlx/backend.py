@@ -9,17 +9,18 @@ function that returns such functions by device name. ``interpret`` is the NumPy 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from rlx.device_names import split, unregistered
 from rlx.dtypes import DType
-from rlx.errors import DeviceError, RegistryError
+from rlx.errors import DeviceError, RegistryError, RunError
 from rlx.ir.graph import Node
 from rlx.ir.op import Op
 from rlx.ir.plan import Implementation, Lir, Refusals
 from rlx.options.compile import CompileOptions
+from rlx.sharding import Sharding
 from rlx.signature import Signature
 from rlx.types import TensorType
 
@@ -104,9 +105,36 @@ class AbstractBackend(abc.ABC):
     def to_device(self, value: Any, type_: TensorType) -> Any:
         """Put a host or device array of exactly this type on the device; dtypes are kept."""
 
+    def spread(self, value: Any, type_: TensorType, sharding: Sharding) -> Any:
+        """Put an array on the devices of a mesh; a backend with one device puts it there whole."""
+        del sharding
+        return self.to_device(value, type_)
+
     @abc.abstractmethod
     def from_device(self, value: Any) -> Any:
         """A device array as a NumPy array."""
+
+    def is_traced(self, value: Any) -> bool:
+        """Whether a value is no array yet, but stands for one while a function is traced."""
+        del value
+        return False
+
+    def resized(
+        self, value: Any, split: Sequence[int], kept: Sequence[int], shape: Sequence[int]
+    ) -> Any:
+        """A traced value in other sizes; needed where ``is_traced`` may say yes.
+
+        Args:
+            value: what is traced.
+            split: sizes that it is reshaped to first.
+            kept: sizes that each of these axes is cut, or extended with zeros, to.
+            shape: sizes that the result is reshaped to.
+        """
+        del split, kept
+        raise RunError(
+            f"call on {self.device}: arrays are required; got {type(value).__name__} for one of "
+            f"{list(shape)}. Call it with arrays."
+        )
 
     @abc.abstractmethod
     def is_ready(self, value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.kept import KeptInputs, check_feeds
 from rlx.options.compile import CompileOptions
 from rlx.options.rng import RngOptions
-from rlx.param_store import ParamStore, bind_params
+from rlx.param_store import ParamStore
 from rlx.param_values import from_bytes, input_value, listing
 from rlx.report import CompileReport
 from rlx.run_handle import RunHandle
@@ -453,7 +454,7 @@ class CompiledGraph:
         """
         planner = self._compiler.planner
         sizes = warm_bindings(self.graph.symbols, planner.buckets, bindings)
-        plans = {planner.plan(s).key: s for s in sizes}
+        plans = {planner.plan(s, self._kept.feeds).key: s for s in sizes}
         warm_up(
             [lambda s=s: self._cache.get(s, self._plan(s)) for s in plans.values()],
             threads=threads,
@@ -462,10 +463,10 @@ class CompiledGraph:
 
     def _publish(self, on_device: Mapping[str, Any]) -> None:
         for program in self._cache.programs():
-            bind_params(program, on_device)
+            self._params.bind_to(program, on_device)
 
     def _bind_all(self, made: Specialization) -> None:
-        bind_params(made, self._params.values)
+        self._params.bind_to(made, self._params.values)
         self._bind_seed(made)
 
     def _bind_seed(self, program: Specialization) -> None:
@@ -526,11 +527,9 @@ class CompiledGraph:
                 f"call: required {len(self._fed)} inputs ({listing(self._fed)}); got {len(arrays)}."
             )
         program, binding = self._program(arrays)
-        if program.is_padded:
-            return self.signature.rebuild(program.run(arrays, binding))
-        if not self._kept.feeds:
-            return program.call(*args, **kwargs)
-        with self._kept.held_by(program):
+        with self._kept.held_by(program) if self._kept.feeds else contextlib.nullcontext():
+            if program.is_padded:
+                return self.signature.rebuild(program.run(arrays, binding))
             return program.call(*args, **kwargs)
 
     def _execute(self, arrays: Sequence[Any]) -> list[Any]:
@@ -539,7 +538,7 @@ class CompiledGraph:
         if self._static is not None or not self._kept.feeds:
             return program.run(arrays, binding)
         with self._kept.held_by(program):
-            return program.executable.fast_call(*arrays)
+            return program.run(arrays, binding)
 
     def _launch(
         self, where: str, inputs: Mapping[str, Any] | None, outputs: Sequence[int] | None
@@ -573,7 +572,7 @@ class CompiledGraph:
     def _plan(self, binding: Mapping[str, int]) -> Plan | None:
         """How a call with these sizes is carried out; None compiles the sizes as they are."""
         planner = self._compiler.planner
-        return None if planner.is_plain or self._kept.feeds else planner.plan(binding)
+        return None if planner.is_plain else planner.plan(binding, self._kept.feeds)
 
     def _check_names(self, where: str, inputs: Mapping[str, Any]) -> None:
         require_mapping(where, "input name → array", inputs)

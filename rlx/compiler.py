@@ -20,8 +20,9 @@ from rlx.options.compile import CompileOptions
 from rlx.options.dispatch import claim_of
 from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.bind_dims import bind
-from rlx.passes.legalize import Legalization, examine, require_legal
+from rlx.passes.legalize import Legalization, require_legal
 from rlx.report import CompileReport, external_nodes
+from rlx.sharding import mesh_of
 from rlx.show.dump import dump
 from rlx.signature import Signature, flat_signature
 from rlx.specializing import Plan, Planner
@@ -168,7 +169,13 @@ class Compiler:
             from rlx.padded_call import PaddedCall
 
             padded = PaddedCall(
-                self.backend, self.graph, signature, plan.padded, binding, executable
+                self.backend,
+                self.graph,
+                signature,
+                plan.padded,
+                binding,
+                executable,
+                self.options.resident,
             )
         return Specialization(
             binding=dict(binding),
@@ -242,6 +249,8 @@ class Compiler:
         """Split off what params alone decide; with ``validate`` prove that nothing changed."""
         from rlx.passes.prepare import split_param_invariant  # loads op families
 
+        if mesh_of(graph) is not None:  # XLA decides where prepared values would lie
+            return None
         split = split_param_invariant(graph, dynamic=(SEED,))
         if split is not None and self.options.validate:
             from rlx.passes.validate import Validator
@@ -255,6 +264,8 @@ class Compiler:
         if split is not None:
             return split.lines()
         if self.options.cache_param_invariant and self._lir is None:
+            if mesh_of(self.graph) is not None:
+                return ["a graph with shardings is not split: there is one graph"]
             return ["nothing depends on params alone: there is one graph"]
         return []
 
@@ -297,9 +308,13 @@ class Compiler:
 
         started = time.perf_counter()
         backend = self.backend
+        options = self.options
         ctx = PassContext(
-            self.options, backend.platform, backend.lacks, self._has_kernel, backend.has_kernels
+            options, backend.platform, backend.lacks, self._has_kernel, backend.has_kernels
         )
+        mesh = mesh_of(graph)
+        if mesh is not None and mesh.size > 1:  # XLA divides the plain forms
+            ctx = PassContext(options, backend.platform, backend.lacks, _never, _never)
         known = KnownValues(self.fixed if own else {})
         first = binding_pipeline(self.options, known, hidden_seed=own)
         graph, binding = first.run(graph, ctx)
@@ -324,11 +339,20 @@ class Compiler:
 
     def legalize(self, graph: Graph) -> Legalization:
         """Choose implementations where there are any; no pass runs."""
-        return examine(
+        from rlx.passes.legalize_spread import examine_on_devices  # loads op families
+
+        options = self.options
+        return examine_on_devices(
             graph,
-            lambda node: self.backend.choose(node, self.options),
+            lambda node, dispatch: self.backend.choose(
+                node,
+                options
+                if dispatch is options.kernel_dispatch
+                else options.replace(kernel_dispatch=dispatch),
+            ),
+            options.kernel_dispatch,
             self.backend.platform,
-            claim=claim_of(self.options.supported_ops),
+            claim=claim_of(options.supported_ops),
         )
 
     def require(self, legal: Legalization) -> Lir:
@@ -342,3 +366,9 @@ class Compiler:
     def dispatch(self, legal: Legalization) -> KernelDispatchReport:
         """What was decided, as a report."""
         return report_of(legal, self.backend.device, self.options)
+
+
+def _never(what: object) -> bool:
+    """Whether there is a kernel, for a graph that XLA divides over devices."""
+    del what
+    return False

@@ -79,6 +79,7 @@ class KeptInputs:
         self._cast = cast
         self._moves = bool(graph.symbols)
         self._unset = set(feeds)
+        self._sizes: dict[str, tuple[int, ...]] = {}
         self._waiting: dict[str, Any] = {}
         self._holder: Specialization | None = None
         self._busy = threading.Lock()
@@ -107,6 +108,7 @@ class KeptInputs:
             else:
                 self._holder.executable.bind({name: array})
             self._unset.discard(name)
+            self._sizes[name] = tuple(host.shape)
 
     def get(self, name: str) -> Any:
         """The device array that an input has now.
@@ -125,12 +127,15 @@ class KeptInputs:
         """Device arrays of the inputs that have a value."""
         held = self._waiting
         if self._holder is not None:
-            held = {**held, **self._holder.executable.resident()}
+            found, padded = self._holder.executable.resident(), self._holder.padded
+            if padded is not None:
+                found = {n: padded.narrowed(n, x, self._sizes[n]) for n, x in found.items()}
+            held = {**held, **found}
         return {name: array for name, array in held.items() if name not in self._unset}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Sizes of the values."""
-        return {name: tuple(array.shape) for name, array in self.values().items()}
+        return {n: sizes for n, sizes in self._sizes.items() if n not in self._unset}
 
     def reset(self, name: str | None) -> None:
         """Forget the value of one input, or of all.
@@ -159,6 +164,8 @@ class KeptInputs:
         if program is self._holder:
             return
         values = self.values()
+        if program.padded is not None:
+            values = program.padded.widened(values)
         if values:
             program.executable.bind(values)
         self._holder, self._waiting = program, {}

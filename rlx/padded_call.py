@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -36,6 +36,7 @@ class PaddedCall:
         padded: PaddedGraph,
         sizes: Mapping[str, int],
         executable: AbstractExecutable,
+        resident: Collection[str] = (),
     ) -> None:
         """Prepare calls.
 
@@ -46,32 +47,43 @@ class PaddedCall:
             padded: the graph that was compiled.
             sizes: symbol → padded size.
             executable: the program.
+            resident: names of inputs that stay on the device, and are not passed.
         """
         self._backend = backend
-        self._inputs: list[tuple[Value, tuple[int, ...]] | None] = [
-            None if v.type.is_static else (v, tuple(dims.evaluate(d, sizes) for d in v.type.shape))
+        pairs = {
+            v.name: None
+            if v.type.is_static
+            else (v, tuple(dims.evaluate(d, sizes) for d in v.type.shape))
             for v in graph.inputs
-        ]
+        }
+        self._resident = {n: pair for n, pair in pairs.items() if n in resident}
+        self._inputs = [pair for name, pair in pairs.items() if name not in resident]
         self._outputs = [
             None if v.type.is_static else (v.type.shape, factors, v.type.dtype)
             for v, factors in zip(graph.outputs, padded.outputs, strict=True)
         ]
         self._symbols = padded.symbols
         self._sizes = dict(sizes)
-        self._graph, self._signature = padded.graph, signature
-        self._call = _flat_caller(executable, padded.graph, signature)
+        flat = dataclasses.replace(
+            flat_signature(padded.graph),
+            single=False,
+            key_inputs=signature.key_inputs,
+            key_outputs=signature.key_outputs,
+        )
+        self._signature = flat.without(resident)
+        self._call = executable.caller(self._signature)
 
     def on(self, executable: AbstractExecutable) -> PaddedCall:
         """The same for a twin of the program."""
         twin = copy.copy(self)
-        twin._call = _flat_caller(executable, self._graph, self._signature)
+        twin._call = executable.caller(self._signature)
         return twin
 
     def __call__(self, arrays: Sequence[Any], binding: Mapping[str, int]) -> list[Any]:
         """Run with actual sizes.
 
         Args:
-            arrays: one value per input of the symbolic graph.
+            arrays: one value per input of the symbolic graph that is passed.
             binding: symbol → actual size.
         """
         values = [
@@ -85,6 +97,23 @@ class PaddedCall:
             for y, cut in zip(results, self._outputs, strict=True)
         ]
 
+    def widened(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of resident inputs with padding, by name."""
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            pair = self._resident[name]
+            found[name] = value if pair is None else self._padded(value, *pair)
+        return found
+
+    def narrowed(self, name: str, value: Any, shape: Sequence[int]) -> Any:
+        """The value of a resident input without its padding."""
+        pair = self._resident[name]
+        if pair is None or tuple(value.shape) == tuple(shape):
+            return value
+        host: Any = self._backend.from_device(value)
+        part = np.array(host[tuple(slice(0, n) for n in shape)], copy=True)
+        return self._backend.to_device(part, TensorType(pair[0].type.dtype, tuple(shape)))
+
     def counts(self, binding: Mapping[str, int]) -> tuple[int, int]:
         """Elements of the padded inputs: actual ones, and all."""
         pairs = [pair for pair in self._inputs if pair is not None]
@@ -96,6 +125,8 @@ class PaddedCall:
             host: Any = input_value(leaf.name, value, leaf.type)
         elif tuple(value.shape) == sizes:
             return value
+        elif self._backend.is_traced(value):
+            return self._backend.resized(value, value.shape, sizes, sizes)
         else:
             host = self._backend.from_device(value)
         made = np.zeros(sizes, host.dtype)
@@ -113,23 +144,13 @@ class PaddedCall:
         actual = tuple(dims.evaluate(d, binding) for d in shape)
         if tuple(value.shape) == actual:
             return value
-        host: Any = self._backend.from_device(value)
         flat = [f for axis in factors for f in axis]
         split = [dims.evaluate(f, self._sizes) for f in flat]
-        kept = tuple(slice(0, dims.evaluate(f, binding)) for f in flat)
-        part = np.ascontiguousarray(host.reshape(split)[kept]).reshape(actual)
+        kept = [dims.evaluate(f, binding) for f in flat]
+        if self._backend.is_traced(value):
+            return self._backend.resized(value, split, kept, actual)
+        host: Any = self._backend.from_device(value)
+        places = tuple(slice(0, size) for size in kept)
+        part = np.ascontiguousarray(host.reshape(split)[places]).reshape(actual)
         part.flags.writeable = False
         return self._backend.to_device(part, TensorType(dtype, actual))
-
-
-def _flat_caller(
-    executable: AbstractExecutable, graph: Graph, signature: Signature
-) -> Callable[..., list[Any]]:
-    """The program as a function of one value per input that returns a list, keys as keys."""
-    flat = dataclasses.replace(
-        flat_signature(graph),
-        single=False,
-        key_inputs=signature.key_inputs,
-        key_outputs=signature.key_outputs,
-    )
-    return executable.caller(flat)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
+from rlx import dims
 from rlx.backend import AbstractBackend
 from rlx.deferred import Specialization
 from rlx.dtypes import DType
 from rlx.errors import RunError, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.param_values import from_bytes, listing, param_value, with_bytes
+from rlx.sharding import mesh_of, replicated, sharding_of
+from rlx.types import Dim, TensorType
 
 
 @final
@@ -45,6 +48,12 @@ class ParamStore:
         self._backend = backend
         self._params = graph.params
         self._declared = {v.name: v.type for v in graph.params}
+        mesh = mesh_of(graph)
+        self._spread = (
+            {}
+            if mesh is None
+            else {v.name: sharding_of(v) or replicated(mesh, v.type.rank) for v in graph.params}
+        )
         self._publish = publish
         self._lock = threading.Lock()
         self.upload(fixed)
@@ -115,14 +124,50 @@ class ParamStore:
             if v.name not in self.values and (needed is None or v.name in needed)
         ]
 
+    def bind_to(self, program: Specialization, values: Mapping[str, Any]) -> None:
+        """Bind values to the params that a program takes.
+
+        One whose sizes belong to another program is left out: the sizes of the params' values
+        choose the program of a call.
+        """
+        taken: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in program.params:
+                continue
+            declared = self._declared[name]
+            if declared.is_static:
+                taken[name] = value
+                continue
+            wanted = declared.bind(program.binding)
+            if tuple(value.shape) == wanted.shape:
+                taken[name] = value
+            elif program.is_padded and _is_within(value.shape, wanted.shape):
+                taken[name] = self._widened(value, wanted)
+        if taken:
+            program.executable.bind(taken)
+
+    def _widened(self, value: Any, type_: TensorType) -> Any:
+        """A value with zeros behind it."""
+        host: Any = self._backend.from_device(value)
+        made = np.zeros([dims.evaluate(d, {}) for d in type_.shape], host.dtype)
+        made[tuple(slice(0, n) for n in host.shape)] = host
+        return self._backend.to_device(made, type_)
+
     def share(self, other: ParamStore) -> None:
         """Take over the device arrays of another store of the same graph."""
         self.values = dict(other.values)
 
     def _put(self, values: Mapping[str, Any]) -> None:
-        on_device = {n: self._backend.to_device(v, self._declared[n]) for n, v in values.items()}
+        on_device = {n: self._placed(n, v) for n, v in values.items()}
         self.values = {**self.values, **on_device}
         self._publish(on_device)
+
+    def _placed(self, name: str, value: Any) -> Any:
+        """A value on the device, or spread over the devices of the graph's mesh."""
+        type_, sharding = self._declared[name], self._spread.get(name)
+        if sharding is None or not type_.is_static:
+            return self._backend.to_device(value, type_)
+        return self._backend.spread(value, type_, sharding)
 
     def _problem(self, name: str) -> str:
         """Why a param cannot be set, if so."""
@@ -139,8 +184,5 @@ class ParamStore:
         return ""
 
 
-def bind_params(program: Specialization, values: Mapping[str, Any]) -> None:
-    """Bind the values of the params that a program takes."""
-    taken = {name: value for name, value in values.items() if name in program.params}
-    if taken:
-        program.executable.bind(taken)
+def _is_within(sizes: Sequence[int], limits: Sequence[Dim]) -> bool:
+    return all(isinstance(m, int) and n <= m for n, m in zip(sizes, limits, strict=True))

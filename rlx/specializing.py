@@ -132,27 +132,42 @@ class Planner:
             for v in self._graph.inputs
         ]
 
-    def plan(self, binding: Mapping[str, int]) -> Plan:
+    def plan(self, binding: Mapping[str, int], feeds: Mapping[str, int] | None = None) -> Plan:
         """How a binding is carried out.
 
+        Args:
+            binding: the sizes.
+            feeds: resident input → number of the output that replaces it.
+
         Raises:
+            CompileError: traced for these sizes, an output no longer has its resident input's
+                type.
             DimError: a size above the last bucket; an op that cannot be padded (with
                 ``on_unsafe="error"``); sizes that the function cannot have.
         """
         if self.is_plain:
             return Plan(binding, self._signature)
-        key = tuple(sorted(binding.items()))
+        feeds = feeds or {}
+        key = (tuple(sorted(binding.items())), tuple(sorted(feeds.items())))
         with self._lock:
             found = self._plans.get(key)
             if found is not None:
                 self._plans.move_to_end(key)
                 return found
-            made = self._plans[key] = self._made(binding)
+            made = self._plans[key] = self._made(binding, feeds)
             if len(self._plans) > _REMEMBERED:
                 self._plans.popitem(last=False)
             return made
 
-    def _made(self, binding: Mapping[str, int]) -> Plan:
+    def _made(self, binding: Mapping[str, int], feeds: Mapping[str, int]) -> Plan:
+        made = self._planned(binding, feeds)
+        if feeds and made.graph is not None and made.padded is None:
+            from rlx.kept import check_feeds
+
+            check_feeds(made.graph, feeds, "resident")
+        return made
+
+    def _planned(self, binding: Mapping[str, int], feeds: Mapping[str, int]) -> Plan:
         check_constraints(self._constraints, binding)
         rounded = dict(binding) if self.buckets is None else self.buckets.rounded(binding)
         template = self._template
@@ -172,6 +187,8 @@ class Planner:
         from rlx.passes.pad_dims import Unsafe  # loads op families
 
         padded = self._pad(binding, rounded)
+        if not isinstance(padded, Unsafe) and feeds:
+            padded = self._fed(padded, feeds)
         if isinstance(padded, Unsafe):
             if self._on_unsafe == "error":
                 raise padded.error()
@@ -179,6 +196,22 @@ class Planner:
                 return replace(self._traced(binding, ""), unsafe=str(padded))
             return Plan(binding, self._signature, unsafe=str(padded))
         return Plan(rounded, self._signature, graph=padded.graph, padded=padded)
+
+    def _fed(self, padded: PaddedGraph, feeds: Mapping[str, int]) -> PaddedGraph | Unsafe:
+        """The padded graph, unless an output lies otherwise than the input that it replaces."""
+        from rlx.passes.pad_dims import Unsafe
+
+        inputs = {v.name: v for v in self._graph.inputs}
+        for name, output in feeds.items():
+            type_ = inputs[name].type
+            if padded.outputs[output] != tuple((d,) for d in type_.shape):
+                return Unsafe(
+                    "output",
+                    type_.symbols,
+                    self._graph.outputs[output].node.location,
+                    f"output {output} is padded otherwise than the resident input {name!r}",
+                )
+        return padded
 
     def _refuse(self, why: str) -> None:
         if self._on_unsafe == "error" and self.buckets is not None:

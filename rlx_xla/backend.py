@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import jax
@@ -17,9 +17,11 @@ from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Op
 from rlx.ir.plan import Implementation, Lir, Refusals
 from rlx.options.compile import CompileOptions
+from rlx.sharding import Sharding
 from rlx.signature import Signature
 from rlx.types import TensorType
 from rlx_xla._jax_compat import keys, mlir
+from rlx_xla._jax_compat.jaxpr import Tracer
 from rlx_xla.kernels.select import choose, kernels_for
 from rlx_xla.lowering.module import lower_to_module
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, add_platform, rule_for
@@ -32,10 +34,12 @@ from rlx_xla.runtime.client import (
     from_device,
     host_memory,
     plugin_platforms,
+    spread_array,
     to_device,
 )
 from rlx_xla.runtime.executable import LoadedExecutable
 from rlx_xla.runtime.program_cache import ProgramCache, ProgramKey
+from rlx_xla.runtime.spread import jax_sharding, spread_of
 
 _PLATFORMS = {"gpu": "cuda"}
 _STRICT = {"xla_allow_excess_precision": False}
@@ -88,8 +92,24 @@ class XlaBackend(AbstractBackend):
         writeable = getattr(getattr(value, "flags", None), "writeable", True)
         return to_device(value, self.jax_device, copy=writeable)
 
+    def spread(self, value: Any, type_: TensorType, sharding: Sharding) -> Any:
+        if sharding.mesh.size == 1:
+            return self.to_device(value, type_)
+        return spread_array(value, jax_sharding(sharding, self.jax_device))
+
     def from_device(self, value: Any) -> Any:
         return from_device(value)
+
+    def is_traced(self, value: Any) -> bool:
+        return isinstance(value, Tracer)
+
+    def resized(
+        self, value: Any, split: Sequence[int], kept: Sequence[int], shape: Sequence[int]
+    ) -> Any:
+        wide = jax.numpy.reshape(value, tuple(split))
+        part = wide[tuple(slice(0, n) for n in kept)]
+        more = [(0, n - m) for n, m in zip(kept, part.shape, strict=True)]
+        return jax.numpy.reshape(jax.numpy.pad(part, more), tuple(shape))
 
     def is_ready(self, value: Any) -> bool:
         return bool(value.is_deleted() or value.is_ready())
@@ -121,7 +141,9 @@ class XlaExecutable(AbstractExecutable):
         flags = {**(_STRICT if options.strict else {}), **options.compiler_options}
         resident = {i: fed[v.name] for i, v in enumerate(graph.inputs) if v.name in fed}
         consumed = [i for i, v in enumerate(graph.inputs) if v.name in donated]
-        kept = program_cache()
+        spread = spread_of(graph, backend.jax_device)
+        # A program over several devices is JAX's own; its cache keeps it.
+        kept = program_cache() if spread is None else None
         key = None
         if kept is not None and not lowered.host_callbacks and not lowered.keepalive:
             roles = {
@@ -147,6 +169,7 @@ class XlaExecutable(AbstractExecutable):
             host_callbacks=lowered.host_callbacks,
             effects=bool(graph.effects),
             keepalive=lowered.keepalive,
+            spread=spread,
         )
         started = time.perf_counter()
         self.loaded = _from_disk(build, kept, key, graph.name)

@@ -1,8 +1,9 @@
 """Interval bounds of dimension polynomials.
 
-Four ways are intersected: plain interval arithmetic; the same after moving every atom to its
+Five ways are intersected: plain interval arithmetic; the same after moving every atom to its
 bound (``b*s - b`` becomes ``b'*s' + s'`` with b', s' >= 0); and both of these after replacing
-``n//d`` by ``(n - n%d) / d``, which proves ``b//2 <= b``; and the cases of a min or max.
+``n//d`` by ``(n - n%d) / d``, which proves ``b//2 <= b``; the cases of a min or max; and
+``n%d <= d - 1``, which proves ``n%d <= d``.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def range_of(p: Polynomial) -> Range:
         low2, high2 = _range_of_terms(scaled)
         low = max(low, low2 if isinstance(low2, float) else -((-low2) // factor))
         high = min(high, high2 if isinstance(high2, float) else high2 // factor)
-    split = _range_by_cases(p)
-    return max(low, split[0]), min(high, split[1])
+    for other in (_range_by_cases(p), _range_by_remainder(p)):
+        low, high = max(low, other[0]), min(high, other[1])
+    return low, high
 
 
 def _range_by_cases(p: Polynomial) -> Range:
@@ -68,6 +70,26 @@ def _range_by_cases(p: Polynomial) -> Range:
     least = (atom.kind == "min") == (coefficient > 0)
     pick = min if least else max
     return pick(r[0] for r in ranges), pick(r[1] for r in ranges)
+
+
+def _range_by_remainder(p: Polynomial) -> Range:
+    """Bound c*(n % d) + rest by rest and rest + c*(d - 1), for d >= 1 that is no number."""
+    if p.depth > 2 or p.size > 64:
+        return ANY
+    for monomial, coefficient in p.terms:
+        if len(monomial) != 1 or monomial[0][1] != 1:
+            continue
+        ((atom, _),) = monomial
+        if not isinstance(atom, Apply) or atom.kind != "mod":
+            continue
+        divisor = atom.args[1]
+        if divisor.constant is not None or range_of(divisor)[0] < 1:
+            continue
+        rest = add(p, Polynomial({monomial: coefficient}), -1)
+        most = add(add(rest, divisor, coefficient), Polynomial({(): coefficient}), -1)
+        plain, moved = range_of(rest), range_of(most)
+        return (plain[0], moved[1]) if coefficient > 0 else (moved[0], plain[1])
+    return ANY
 
 
 @lru_cache(maxsize=8192)

@@ -14,11 +14,10 @@ from rlx.ops.shape import (
     DimValue,
     Expand,
     Iota,
-    Reshape,
     Transpose,
 )
 from rlx.passes.pad_dims.context import Padding, Results, pads
-from rlx.passes.pad_dims.layout import Axis, Padded, Refusal, combined, merged, plain, reshaped
+from rlx.passes.pad_dims.layout import Axis, Padded, Refusal, combined, plain
 
 _SAME_PLACE = (
     *(getattr(arithmetic, n) for n in (
@@ -118,25 +117,6 @@ def expand(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
     for axis, dim in enumerate(x.shape, len(shape) - len(x.shape)):
         if dim == shape[axis]:
             axes[axis] = x.axes[axis - len(shape) + len(x.shape)]
-    return ctx.remade(node, [x.value], axes)
-
-
-@pads(Reshape)
-def reshape(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
-    (x,) = inputs
-    shape = node.types[0].shape
-    factors = [f for axis in range(len(x.shape)) for f in x.factors(axis)]
-    axes = reshaped(factors, shape, ctx.sizes)
-    if isinstance(axes, Refusal):
-        return axes
-    kept = [axis for axis in x.axes if axis is None or merged(axis) != (1,)]
-    wide = [i for i, axis in enumerate(axes) if axis is not None and merged(axis) != (1,)]
-    if len(kept) == len(wide):  # only axes of one element came or went
-        same = list(axes)
-        for index, axis in zip(wide, kept, strict=True):
-            if axis is None and not isinstance(shape[index], int):
-                same[index] = None
-        axes = tuple(same)
     return ctx.remade(node, [x.value], axes)
 
 

@@ -130,6 +130,8 @@ def reshaped(
         shape: the new dims.
         sizes: symbol → padded size.
     """
+    if 0 in factors:  # there are no elements
+        return plain(shape)
     left = [f for f in reversed(factors) if not (isinstance(f, int) and f == 1)]
     result: list[Axis] = []
     for dim in shape:

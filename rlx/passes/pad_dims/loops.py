@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlx.dtypes import DType
 from rlx.ir.graph import Graph, Node, Value, make_node
+from rlx.ir.operators import broadcast_to
+from rlx.ops.compare import Select
 from rlx.ops.control_flow import Call, Cond, Scan, While
+from rlx.ops.external import External
 from rlx.ops.io import Input
-from rlx.passes.pad_dims.context import Padding, Results, pads
+from rlx.passes.pad_dims.context import Padding, Results, as_padded, pads, scalar
 from rlx.passes.pad_dims.layout import Axis, Padded, Refusal, combined
 
 
@@ -57,11 +61,13 @@ def cond(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
 def scan(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
     op = node.op
     assert isinstance(op, Scan)
-    if not isinstance(op.length, int):
-        return Refusal("the loop's number of steps is a size that is padded")
     if op.body.effects:
         return Refusal("a loop has effects")
     first = op.num_consts + op.num_carry
+    for x in inputs[first:]:
+        clash = x.clashing([0])
+        if clash is not None:
+            return clash
     carry = [_settled(x) for x in inputs[op.num_consts : first]]
     given = [
         *inputs[: op.num_consts],
@@ -77,7 +83,16 @@ def scan(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
         return clash
     values = [x.value for x in inputs]
     extents = list(ctx.extents.values())
-    changed = op.replace(body=body, num_consts=op.num_consts + len(extents))
+    if not isinstance(op.length, int):  # steps in the padding keep the carry
+        body = _stopping(body, op.num_carry, op.num_consts + len(extents))
+        count = ctx.size(op.length)
+        line = broadcast_to(scalar(0, DType.I32), (count,))
+        inside = ctx.mask(as_padded(line, (op.length,)), [0])
+        assert inside is not None
+        values.append(inside)
+    changed = op.replace(
+        body=body, num_consts=op.num_consts + len(extents), length=ctx.size(op.length)
+    )
     looped = make_node(
         changed, [*values[: op.num_consts], *extents, *values[op.num_consts :]], node.location
     )
@@ -145,6 +160,29 @@ def _body(
     at = len(inputs) if place is None else place
     inputs[at:at] = list(extents.values())
     return Graph(inputs, (), [r.value for r in results], name=graph.name), results
+
+
+def _stopping(body: Graph, count: int, first: int) -> Graph:
+    """A loop's body with one more input, which is false for steps that are not to be done.
+
+    Args:
+        body: its ``count`` first results are the carry.
+        count: number of carried values.
+        first: place of the carry among the inputs.
+    """
+    inside: Value = Input(name="__rlx_inside", dtype=DType.BOOL, shape=())()
+    carry = body.inputs[first : first + count]
+    results = list(body.outputs)
+    if any(isinstance(n.op, While | External) for g in body.all_graphs() for n in g.nodes()):
+        # On what is no element a loop may never end, and a function of the user's may fail.
+        nothing = [broadcast_to(scalar(0, v.type.dtype), v.shape) for v in results[count:]]
+        skip = Graph(body.inputs, (), [*carry, *nothing], name="skip")
+        given = [Input(name=v.name, dtype=v.dtype, shape=v.shape)() for v in body.inputs]
+        chosen = make_node(Cond(branches=(skip, body)), [inside, *given]).results
+        return Graph([*given, inside], (), chosen, name=body.name)
+    for index, (new, old) in enumerate(zip(results[:count], carry, strict=True)):
+        results[index] = Select()(broadcast_to(inside, new.shape), new, old)
+    return Graph([*body.inputs, inside], (), results, name=body.name)
 
 
 def _settled(x: Padded) -> Padded:

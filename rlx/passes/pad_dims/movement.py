@@ -153,8 +153,6 @@ def pad(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
         if not isinstance(low, int):
             return Refusal(f"axis {axis} begins after a number of elements that moves")
         if x.is_padded(axis):
-            if between:
-                return Refusal(f"axis {axis} is padded between elements")
             changed.append(axis)
     clash = x.clashing(changed)
     if clash is not None:
@@ -362,14 +360,18 @@ def scatter_general(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Resul
             return made
     values = [x.value, indices.value, updates.value]
     changed: dict[str, Any] = {}
+    clips = op.mode is IndexMode.CLIP
+    if loose and clips:  # all are moved inside here, and updates that are padding out again
+        for number, axis in enumerate(op.scatter_dims_to_operand_dims):
+            size = updates.shape[windows[axis]] if axis in windows else 1
+            limits[number] = x.shape[axis] - size
     if limits:  # a broken promise writes nothing, as XLA does
-        clips = op.mode is IndexMode.CLIP
         mode = IndexMode.CLIP if clips else IndexMode.FILL_OR_DROP
         values[1] = _limited(ctx, values[1], limits, mode)
     if loose:
-        if op.mode is IndexMode.CLIP:
-            return Refusal("updates that are padding would be moved inside")
         places = values[1]
+        if clips:
+            places = Max()(places, broadcast_to(scalar(0, places.type.dtype), places.shape))
         kept = Padded(
             places,
             indices.shape,

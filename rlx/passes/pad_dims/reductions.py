@@ -15,7 +15,6 @@ from rlx.ops.convert import BitcastConvert
 from rlx.ops.dot import DotGeneral, Matmul
 from rlx.ops.indexing import GatherElements
 from rlx.ops.normalization import LogSoftmax, Softmax
-from rlx.ops.pooling import ReduceWindow, WindowKind
 from rlx.ops.reduction import (
     Argmax,
     Argmin,
@@ -268,37 +267,6 @@ def matmul(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
         ]
         return ctx.remade(node, values, [*lhs.axes[:-1], rhs.axes[1]])
     return expanded(ctx, node, inputs)
-
-
-@pads(ReduceWindow)
-def reduce_window(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
-    op = node.op
-    assert isinstance(op, ReduceWindow)
-    (x,) = inputs
-    identity = {
-        WindowKind.SUM: _zero,
-        WindowKind.PROD: _one,
-        WindowKind.MAX: lowest,
-        WindowKind.MIN: highest,
-    }[op.kind]
-    shape = node.types[0].shape
-    axes: list[Axis] = list(x.axes)
-    moving: list[int] = []
-    for axis, dim in enumerate(shape):
-        low, high = op.padding[axis]
-        still = op.window_dimensions[axis] == op.window_strides[axis] == 1
-        if still and low == high == 0 and op.base_dilation[axis] == 1:
-            continue
-        axes[axis] = (dim,)
-        if not x.is_padded(axis):
-            continue
-        if not (isinstance(low, int) and isinstance(high, int)) or op.base_dilation[axis] != 1:
-            return Refusal(f"the windows of axis {axis} depend on its size")
-        moving.append(axis)
-    clash = x.clashing(moving)
-    if clash is not None:
-        return clash
-    return ctx.remade(node, [ctx.filled(x, moving, identity(x.value.type.dtype))], axes)
 
 
 def expanded(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:

@@ -8,21 +8,29 @@ from typing import final
 
 from rlx import dims
 from rlx.dtypes import DType
-from rlx.errors import DimError
+from rlx.errors import DimError, ShapeError
 from rlx.ir.graph import Graph, Node, Value, inner_graphs, make_node
 from rlx.ir.location import Location
 from rlx.ops.external import External
 from rlx.ops.io import Input, Param
-from rlx.ops.random.seeded import RANDOM_OPS
-from rlx.passes.pad_dims import elementwise, loops, movement, reductions, rows
-from rlx.passes.pad_dims.context import Padding, Results, as_padded, rule_for
+from rlx.passes.pad_dims import (
+    draws,
+    elementwise,
+    loops,
+    movement,
+    places,
+    reductions,
+    rows,
+    windows,
+)
+from rlx.passes.pad_dims.context import Padding, Results, Rule, as_padded, rule_for
 from rlx.passes.pad_dims.layout import Padded, Refusal, plain
 from rlx.types import Dim
 
 EXTENT = "__rlx_extent_"
 """Beginning of the names of the inputs that hold actual sizes."""
 
-FAMILIES = (elementwise, loops, movement, reductions, rows)
+FAMILIES = (draws, elementwise, loops, movement, places, reductions, rows, windows)
 """Modules whose rules are registered by being imported."""
 
 
@@ -107,9 +115,6 @@ def pad_dims(graph: Graph, sizes: Mapping[str, int]) -> PaddedGraph | Unsafe:
         env[leaf] = _leaf(ctx, leaf)
     if graph.effects:
         return Unsafe("an effect", names, graph.effects[0].node.location, "it sees the padding")
-    for leaf in graph.params:
-        if leaf.type.symbols:
-            return Unsafe("param", leaf.type.symbols, leaf.node.location, "params are not padded")
     results = _walk(ctx, graph, env)
     if isinstance(results, Unsafe):
         return results
@@ -185,10 +190,23 @@ def _node(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
             Padded(v, t.shape, plain(t.shape))
             for v, t in zip(made.results, node.types, strict=True)
         ]
-    if isinstance(node.op, RANDOM_OPS):
-        return Refusal("its draws depend on the size")
-    rule = rule_for(node.op)
-    return decomposed(ctx, node, inputs) if rule is None else rule(ctx, node, inputs)
+    rule = rule_for(node.op) or decomposed
+    made = _carried_out(rule, ctx, node, inputs)
+    if not isinstance(made, Refusal):
+        return made
+    moved = [places.settled(ctx, x) for x in inputs]
+    if all(new is old for new, old in zip(moved, inputs, strict=True)):
+        return made
+    plainly = [x for x in moved if isinstance(x, Padded)]
+    again = _carried_out(rule, ctx, node, plainly) if len(plainly) == len(moved) else made
+    return made if isinstance(again, Refusal) else again
+
+
+def _carried_out(rule: Rule, ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
+    try:
+        return rule(ctx, node, inputs)
+    except (DimError, ShapeError) as error:  # such as a bucket that a reshape cannot divide
+        return Refusal(f"it cannot be carried out at the padded sizes: {error}")
 
 
 def _label(node: Node) -> str:

@@ -117,3 +117,13 @@ def test_broadcast() -> None:
         dims.broadcast(b, s)
     with pytest.raises(InconclusiveDimError):
         dims.broadcast(b, b + 1)
+
+
+def test_a_remainder_is_below_its_divisor() -> None:
+    b, s = dims.symbol("b"), dims.symbol("s")
+    assert dims.less_equal(dims.mod_(-2, b), b)
+    assert dims.less(dims.mod_(s, b), b)
+    assert dims.less(3 * dims.mod_(s, b), 3 * b + s)
+    assert not dims.less(b, dims.mod_(s, b))
+    with pytest.raises(InconclusiveDimError):
+        dims.less(dims.mod_(s, b), b - 1)
