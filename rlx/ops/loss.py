@@ -13,6 +13,9 @@ from rlx.types import TensorType
 if TYPE_CHECKING:
     from rlx.ir.graph import Value
 
+FORMS = ("log_softmax", "logsumexp", "product")
+"""How the loss with class numbers may be computed."""
+
 
 @define_op("softmax_cross_entropy_with_logits")
 class SoftmaxCrossEntropyWithLogits(Op):
@@ -25,6 +28,13 @@ class SoftmaxCrossEntropyWithLogits(Op):
         labels: int[...]   the right class of each row. A row whose label is outside [0, C) is
             left out: its loss is 0, and so is its gradient.
 
+    Attributes:
+        form: how it is computed, which shows where logits are infinite. ``log_softmax`` picks from
+            −log softmax(logits): a row with +Inf gives NaN. ``logsumexp`` takes the logit from
+            log Σ exp(logits): such a row gives Inf, or NaN where the label says +Inf. ``product``
+            sums one_hot · −log softmax(logits): −Inf at any other class gives NaN too, but for XLA,
+            which writes such a product as a choice.
+
     Result:
         float[...], one loss for each row.
 
@@ -32,12 +42,20 @@ class SoftmaxCrossEntropyWithLogits(Op):
         C1: labels have the shape of logits without its last axis.
         C2: logits are floating.
         C3: labels are integers.
+        C4: form is known.
 
     Numerics: narrower floats than f32 compute in f32; result rounded once.
     Source: RLX `Op::SoftmaxCrossEntropyWithLogits`; `torch.nn.functional.cross_entropy`.
     """
 
+    form: str = "log_softmax"
+
     def infer(self, logits: TensorType, labels: TensorType) -> TensorType:
+        self.require(
+            "C4",
+            self.form in FORMS,
+            f"form is required to be one of {', '.join(FORMS)}; got {self.form!r}. Choose one.",
+        )
         require_one_float(self, "C2", logits=logits)
         self.require(
             "C3",
@@ -58,9 +76,19 @@ class SoftmaxCrossEntropyWithLogits(Op):
     def decompose(self, logits: Value, labels: Value) -> Value:
         from rlx.ops.compare import Select
         from rlx.ops.normalization import LogSoftmax
+        from rlx.ops.reduction import LogSumExp
 
-        logs = LogSoftmax(axis=-1)(logits.convert(logits.dtype.compute))
-        chosen = Select()(one_hot(labels, logs), -logs, _zeros(logs))
+        wide = logits.convert(logits.dtype.compute)
+        if self.form == "logsumexp":
+            picked, inside = _picked(wide, labels)
+            loss = LogSumExp(axis=logits.rank - 1)(wide) - picked
+            return Select()(inside, loss, _zeros(loss)).convert(logits.dtype)
+        logs = -LogSoftmax(axis=-1)(wide)
+        hot = one_hot(labels, logs)
+        if self.form == "product":
+            chosen = hot.convert(logs.dtype) * logs
+        else:
+            chosen = Select()(hot, logs, _zeros(logs))
         return chosen.sum(logits.rank - 1).convert(logits.dtype)
 
 
@@ -117,6 +145,28 @@ def one_hot(labels: Value, logits: Value) -> Value:
     classes = Iota(dtype=labels.dtype, shape=logits.shape, axis=axis)()
     wanted = BroadcastInDim(shape=logits.shape, broadcast_dimensions=tuple(range(axis)))(labels)
     return Compare(direction=Direction.EQ)(classes, wanted)
+
+
+def _picked(logits: Value, labels: Value) -> tuple[Value, Value]:
+    """The logit of each row's label, and whether that label is a class."""
+    from rlx.ops.indexing import GatherGeneral
+    from rlx.ops.shape import DimValue
+
+    dtype = DType.I64 if labels.dtype.bits > DType.I32.bits else DType.I32
+    numbers = labels.convert(dtype)
+    classes = DimValue(dim=logits.shape[-1], dtype=dtype)()
+    inside = (numbers >= 0) & (numbers < classes.broadcast_to(numbers.shape))
+    last = logits.rank - 1
+    lead = tuple(range(last))
+    picked = GatherGeneral(
+        slice_sizes=(1,) * logits.rank,
+        offset_dims=(),
+        collapsed_slice_dims=(last,),
+        start_index_map=(last,),
+        operand_batching_dims=lead,
+        start_indices_batching_dims=lead,
+    )(logits, numbers.reshape(*numbers.shape, 1))
+    return picked, inside
 
 
 def _zeros(x: Value) -> Value:

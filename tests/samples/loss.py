@@ -8,7 +8,7 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError, InconclusiveDimError, ShapeError
-from rlx.ops.loss import SoftmaxCrossEntropy, SoftmaxCrossEntropyWithLogits
+from rlx.ops.loss import FORMS, SoftmaxCrossEntropy, SoftmaxCrossEntropyWithLogits
 from tests.samples.base import FLOATS, ErrorSample, Sample, SymbolicSample, draw
 
 SHAPES = ((0, 4), (1, 1), (5, 63), (2, 3, 65), (7,))
@@ -19,6 +19,10 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape in SHAPES:
             logits, targets = draw(rng, dtype, shape), draw(rng, dtype, shape, low=0.0, high=1.0)
             label = f"{dtype}{list(shape)}"
+            for form in ("logsumexp", "product"):
+                given = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
+                op = SoftmaxCrossEntropyWithLogits(form=form)
+                yield Sample(op, (logits, given), f"{label} {form}")
             yield Sample(SoftmaxCrossEntropy(), (logits, targets), label)
             for integer in (DType.I32, DType.I64, DType.U8):
                 given = (rng.integers(0, shape[-1], shape[:-1])).astype(integer.numpy)
@@ -29,11 +33,21 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample(SoftmaxCrossEntropyWithLogits(), pair, f"300 classes {integer}")
     logits, targets = draw(rng, DType.F32, (4, 3)), draw(rng, DType.F32, (4, 3), low=0.0, high=1.0)
     outside = np.asarray([-1, 3, -(2**31), 1], np.int32)
-    yield Sample(SoftmaxCrossEntropyWithLogits(), (logits, outside), "labels outside")
+    for form in FORMS:
+        op = SoftmaxCrossEntropyWithLogits(form=form)
+        yield Sample(op, (logits.copy(), outside), f"labels outside {form}")
     logits[:, 1], targets[:, 1] = -np.inf, 0.0
-    yield Sample(SoftmaxCrossEntropy(), (logits, targets), "a class that cannot be")
+    yield Sample(SoftmaxCrossEntropy(), (logits.copy(), targets), "a class that cannot be")
     zero = np.zeros(4, np.int32)
-    yield Sample(SoftmaxCrossEntropyWithLogits(), (logits, zero), "a class that cannot be")
+    # XLA writes one_hot · x as a choice, which hides what is infinite at other classes.
+    chosen = [form for form in FORMS if form != "product"]
+    for form in chosen:
+        op = SoftmaxCrossEntropyWithLogits(form=form)
+        yield Sample(op, (logits.copy(), zero), f"a class that cannot be {form}")
+    logits[:, 1] = np.inf
+    for form in chosen:
+        op = SoftmaxCrossEntropyWithLogits(form=form)
+        yield Sample(op, (logits.copy(), np.asarray([0, 1, 2, 5], np.int32)), f"infinite {form}")
 
 
 def error_samples() -> Iterator[ErrorSample]:
@@ -45,6 +59,8 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(op, ("i32[2, 3]", "i32[2]"), DTypeError, "C2", "i32[2, 3]")
     yield ErrorSample(op, ("f32[2, 3]", "f32[2]"), DTypeError, "C3", "SoftmaxCrossEntropy")
     yield ErrorSample(op, ("f32[2, 3]", "bool[2]"), DTypeError, "C3", "bool[2]")
+    other = lambda: op(form="sum")  # noqa: E731
+    yield ErrorSample(other, ("f32[2, 3]", "i32[2]"), ShapeError, "C4", "got 'sum'")
     soft = SoftmaxCrossEntropy
     yield ErrorSample(soft, ("f32[2, 3]", "f32[2, 4]"), ShapeError, "C1", "f32[2, 4]")
     yield ErrorSample(soft, ("f32[]", "f32[]"), ShapeError, "C1", "f32[]")
@@ -55,4 +71,6 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
     binding = {"b": 2, "s": 3, "c": 4}
     op = SoftmaxCrossEntropyWithLogits()
     yield SymbolicSample(op, ("bf16[b, s, c]", "i32[b, s]"), binding)
+    op = SoftmaxCrossEntropyWithLogits(form="logsumexp")
+    yield SymbolicSample(op, ("f32[b, s, c]", "i32[b, s]"), binding)
     yield SymbolicSample(SoftmaxCrossEntropy(), ("f32[b, c]", "f32[b, c]"), {"b": 2, "c": 4})

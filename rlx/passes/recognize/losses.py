@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ir.operators import broadcast_to, constant
-from rlx.ops.arithmetic import Mul, Neg, Sub
+from rlx.ops.arithmetic import Clamp, Mul, Neg, Sub
 from rlx.ops.compare import Compare, Direction, Select
 from rlx.ops.convert import Convert
 from rlx.ops.dot import DotGeneral
 from rlx.ops.indexing import Gather, GatherGeneral, IndexMode
 from rlx.ops.io import Constant
 from rlx.ops.loss import SoftmaxCrossEntropyWithLogits
-from rlx.ops.normalization import LogSoftmax
+from rlx.ops.normalization import LogSoftmax, Softmax
 from rlx.ops.reduction import LogSumExp, ReduceSum
-from rlx.ops.shape import Iota
+from rlx.ops.shape import Concatenate, Iota
+from rlx.ops.transcendental import Log
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search, View
 
 
@@ -30,44 +33,100 @@ def _logits(search: Search, value: Value) -> Value | None:
     return value.node.inputs[0] if last and search.uses(value) == 1 else None
 
 
-def _rows(search: Search, node: Node) -> Value | None:
-    """The column that a gather reads in each row, as [rows …, 1, 1] or [rows …, 1]."""
-    op, (x, indices) = node.op, node.inputs
-    if not isinstance(op, GatherGeneral) or x.rank < 1:
-        return None
+@final
+@dataclass(frozen=True)
+class _Picked:
+    """One element of each row of a value.
+
+    Attributes:
+        x: the value.
+        columns: which element, as an array of one number for each row.
+        mode: what a number that is outside reads.
+    """
+
+    x: Value
+    columns: Value
+    mode: IndexMode
+
+    def chosen(self, x: Value, columns: Value, form: str) -> Value:
+        """The loss, with what the source gives for labels outside."""
+        labels: Value = columns.reshape(*x.shape[:-1])
+        count = int(str(x.shape[-1]))
+        op = SoftmaxCrossEntropyWithLogits(form=form)
+        if self.mode is not IndexMode.FILL_OR_DROP:
+            bounds = [constant(n, labels.dtype) for n in (0, count - 1)]
+            clipped: Value = op(x, Clamp()(bounds[0], labels, bounds[1]))
+            return clipped
+        loss: Value = op(x, labels)
+        inside = (labels >= 0) & (labels < count)
+        made: Value = Select()(inside, loss, broadcast_to(constant(math.nan, x.dtype), loss.shape))
+        return made
+
+
+def _picked(search: Search, node: Node) -> _Picked | str:
+    """What a gather picks along the last axis of a value; a text says what differs, if anything."""
+    op = node.op
+    if not isinstance(op, GatherGeneral):
+        return ""
+    x, indices = node.inputs
+    if x.rank < 1 or not isinstance(x.shape[-1], int):
+        return ""
     last = x.rank - 1
     lead = tuple(range(last))
-    fits = op.collapsed_slice_dims == (last,) and op.start_index_map == (last,)
-    fits = fits and op.operand_batching_dims == lead and op.start_indices_batching_dims == lead
-    fits = fits and op.offset_dims == () and x.shape[:last] == indices.shape[:last]
-    return indices if fits and all(s == 1 for s in indices.shape[last:]) else None
+    rows = op.operand_batching_dims == lead and op.start_indices_batching_dims == lead
+    rows = rows and op.start_index_map == (last,) and x.shape[:last] == indices.shape[:last]
+    rows = rows and all(size == 1 for size in indices.shape[last:])
+    kept = op.offset_dims == () and op.collapsed_slice_dims == (last,)
+    kept = kept or (op.offset_dims == (last,) and op.collapsed_slice_dims == ())
+    columns = indices if rows and kept and set(op.slice_sizes) <= {1} else None
+    if columns is None:
+        columns = _after_row_numbers(search, op, x, indices)
+    if columns is None:
+        return ""
+    fill = math.nan if op.fill_value is None else float(op.fill_value.array)
+    if op.mode is IndexMode.FILL_OR_DROP and not math.isnan(fill):
+        return f"a label outside reads {fill:g}"
+    return _Picked(x, columns, op.mode)
+
+
+def _after_row_numbers(search: Search, op: GatherGeneral, x: Value, indices: Value) -> Value | None:
+    """The columns of x[arange(rows), columns]."""
+    pair = op.collapsed_slice_dims == op.start_index_map == (0, 1) and op.offset_dims == ()
+    if not pair or x.rank != 2 or indices.shape != (x.shape[0], 2):
+        return None
+    joined = indices.node
+    if not isinstance(joined.op, Concatenate) or len(joined.inputs) != 2:
+        return None
+    rows, columns = joined.inputs
+    counted = search.innermost(search.view(rows)).value
+    if isinstance(counted.node.op, Select):  # a negative number counts from the end: never so
+        negative, _, counted = counted.node.inputs
+        below = negative.node
+        if not isinstance(below.op, Compare) or below.op.direction is not Direction.LT:
+            return None
+        if below.inputs[0] is not counted or search.number(below.inputs[1]) != 0:
+            return None
+    along = counted.node.op
+    return columns if isinstance(along, Iota) and counted.shape == (x.shape[0],) else None
 
 
 def cross_entropy(search: Search, node: Node) -> Match | None:
     """log_softmax(x)[label]: minus the loss, with NaN for a label that is outside."""
-    op, indices = node.op, _rows(search, node)
-    if not isinstance(op, GatherGeneral) or indices is None:
+    found = _picked(search, node)
+    if isinstance(found, str):
+        if found and _logits(search, node.inputs[0]) is not None:
+            search.miss(node, "cross_entropy", found)
         return None
-    x = _logits(search, node.inputs[0])
+    x = _logits(search, found.x)
     if x is None:
-        return None
-    fill = math.nan if op.fill_value is None else float(op.fill_value.array)
-    if op.mode is not IndexMode.FILL_OR_DROP or not math.isnan(fill):
-        search.miss(node, "cross_entropy", f"a label outside reads by {op.mode.value}")
         return None
     result = node.types[0]
 
-    def build(x: Value, indices: Value) -> Value:
-        labels = indices.reshape(*x.shape[:-1])
-        loss: Value = SoftmaxCrossEntropyWithLogits()(x, labels)
-        inside = (labels >= 0) & (labels < int(x.shape[-1]))
-        nan = broadcast_to(constant(math.nan, x.dtype), loss.shape)
-        made: Value = Select()(inside, -loss, nan)
-        return made.reshape(*result.shape).convert(result.dtype)
+    def build(x: Value, columns: Value) -> Value:
+        loss = found.chosen(x, columns, "log_softmax")
+        return (-loss).reshape(*result.shape).convert(result.dtype)
 
-    if not isinstance(x.shape[-1], int):
-        return None
-    return Match("cross_entropy", (x, indices), build, absorbs="log_softmax")
+    return Match("cross_entropy", (x, found.columns), build, absorbs="log_softmax")
 
 
 def _one_hot(search: Search, value: Value) -> tuple[Value, int] | None:
@@ -113,48 +172,105 @@ def chosen_loss(search: Search, node: Node) -> Match | None:
     if op.axes != (last,):
         return None
     if isinstance(chosen.node.op, Mul):
-        _report_product(search, node, chosen)
-        return None
+        return _summed_product(search, node, chosen.node.inputs, last)
     if not isinstance(chosen.node.op, Select):
         return None
     hot, logs, zero = chosen.node.inputs
+    if search.number(zero) != 0:
+        return None
+    return _hot_loss(search, node, hot, logs, "log_softmax", last)
+
+
+def product_loss(search: Search, node: Node) -> Match | None:
+    """The same sum as a product of one-hot rows with log_softmax(x)."""
+    op = node.op
+    if not isinstance(op, DotGeneral):
+        return None
+    lhs, rhs = node.inputs
+    last = lhs.rank - 1
+    lead = tuple(range(last))
+    rows = op.lhs_batch == op.rhs_batch == lead and lhs.shape == rhs.shape
+    if not rows or not op.lhs_contracting == op.rhs_contracting == (last,):
+        return None
+    return _summed_product(search, node, node.inputs, last)
+
+
+def _summed_product(
+    search: Search, node: Node, factors: tuple[Value, ...], last: int
+) -> Match | None:
+    """Σ targets · ∓log_softmax(x), where a target of 0 does not hide a logit of −Inf."""
+    for index in (0, 1):
+        targets, logs = factors[1 - index], factors[index]
+        made = _hot_loss(search, node, targets, logs, "product", last)
+        if made is not None:
+            return made
+        logs = search.behind(logs)
+        if isinstance(logs.node.op, Neg):
+            logs = search.behind(logs.node.inputs[0])
+        if isinstance(logs.node.op, LogSoftmax):
+            why = (
+                "its targets are not known to be one-hot: a target of 0 times a logit of −Inf "
+                "gives NaN, which the composite leaves out"
+            )
+            search.miss(node, "cross_entropy", why)
+    return None
+
+
+def _hot_loss(
+    search: Search, node: Node, hot: Value, logs: Value, form: str, last: int
+) -> Match | None:
+    """The loss of the rows' labels, or minus the loss, in a form."""
     numbers = _one_hot(search, hot)
     logs = search.behind(logs)
     negated = isinstance(logs.node.op, Neg)
     x = _logits(search, logs.node.inputs[0] if negated else logs)
-    if numbers is None or x is None or search.number(zero) != 0 or numbers[1] != last:
+    if numbers is None or x is None or numbers[1] != last:
         return None
     result = node.types[0]
 
     def build(x: Value, numbers: Value) -> Value:
-        loss: Value = SoftmaxCrossEntropyWithLogits()(x, numbers.reshape(*x.shape[:-1]))
+        op = SoftmaxCrossEntropyWithLogits(form=form)
+        loss: Value = op(x, numbers.reshape(*x.shape[:-1]))
         return (loss if negated else -loss).convert(result.dtype)
 
     return Match("cross_entropy", (x, numbers[0]), build, absorbs="log_softmax")
 
 
-def _report_product(search: Search, node: Node, product: Value) -> None:
-    """Σ targets · log_softmax(x): a target of 0 does not hide a logit of −Inf."""
-    for value in product.node.inputs:
-        logs = search.behind(value)
-        if isinstance(logs.node.op, Neg):
-            logs = search.behind(logs.node.inputs[0])
-        if isinstance(logs.node.op, LogSoftmax):
-            why = "a target of 0 times a logit of −Inf gives NaN, which the composite leaves out"
-            search.miss(node, "cross_entropy", why)
-
-
 def difference(search: Search, node: Node) -> Match | None:
-    """A near miss: logsumexp(x) − x[label] keeps rows with +Inf apart."""
+    """logsumexp(x) − x[label], which keeps rows with +Inf apart."""
     lhs = search.innermost(search.view(node.inputs[0])).value
-    picked = search.innermost(search.view(node.inputs[1])).value
-    for _ in range(2):  # taken once along the classes, and maybe once more to drop the axis
-        if isinstance(picked.node.op, GatherGeneral) and _rows(search, picked.node) is None:
-            picked = picked.node.inputs[0]
-    if not isinstance(lhs.node.op, LogSumExp) or not isinstance(picked.node.op, GatherGeneral):
+    op = lhs.node.op
+    if not isinstance(op, LogSumExp) or search.uses(lhs) > 1:
         return None
-    if search.behind(picked.node.inputs[0]) is search.behind(lhs.node.inputs[0]):
-        why = "logsumexp(x) − x[label] is Inf for a row with +Inf, and log_softmax gives NaN"
+    x = search.behind(lhs.node.inputs[0])
+    if op.axis != x.rank - 1:
+        return None
+    picked = search.innermost(search.view(node.inputs[1])).value
+    found = _picked(search, picked.node)
+    if isinstance(found, str) and isinstance(picked.node.op, GatherGeneral):
+        # Taken once along the classes, and once more to drop the axis.
+        first = picked.node.inputs[0]
+        only = all(search.number(v) == 0 for v in picked.node.inputs[1:])
+        if only and first.shape[-1:] == (1,) and picked.shape == first.shape[:-1]:
+            found = _picked(search, search.innermost(search.view(first)).value.node)
+    if isinstance(found, str) or search.behind(found.x) is not x:
+        return None
+    result, whole = node.types[0], found
+
+    def build(x: Value, columns: Value) -> Value:
+        wide = x.convert(result.dtype) if x.dtype.bits < result.dtype.bits else x
+        loss = whole.chosen(wide, columns, "logsumexp")
+        return loss.reshape(*result.shape).convert(result.dtype)
+
+    return Match("cross_entropy", (x, found.columns), build, absorbs="logsumexp")
+
+
+def log_of_softmax(search: Search, node: Node) -> Match | None:
+    """A near miss: log(softmax(x)[label]) is −Inf where the composite is not."""
+    inner = search.innermost(search.view(node.inputs[0])).value
+    found = _picked(search, inner.node)
+    if not isinstance(found, str) and isinstance(search.behind(found.x).node.op, Softmax):
+        why = "the logarithm is taken of a softmax, which is 0 for a small probability"
         search.miss(node, "cross_entropy", why)
     return None
 
@@ -204,8 +320,9 @@ TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     GatherGeneral: (cross_entropy,),
     ReduceSum: (chosen_loss,),
     Sub: (difference,),
-    DotGeneral: (lookup,),
+    DotGeneral: (lookup, product_loss),
+    Log: (log_of_softmax,),
 }
 
-NEEDS: tuple[type[Op], ...] = (LogSoftmax, LogSumExp, Iota)
+NEEDS: tuple[type[Op], ...] = (LogSoftmax, LogSumExp, Softmax, Iota)
 """Ops without any of which there is nothing to find."""
