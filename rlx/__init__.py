@@ -14,6 +14,7 @@ from rlx import ops as ops
 from rlx import passes as passes
 from rlx import quant as quant
 from rlx import rng as rng
+from rlx import sharding as sharding
 from rlx.backend import available_devices as available_devices
 from rlx.backend import register_backend as register_backend
 from rlx.backend import registered_devices as registered_devices

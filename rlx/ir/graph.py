@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from rlx.dims import DimExpr
 from rlx.errors import FormatError, ShapeError, VerifyError
@@ -19,6 +19,9 @@ from rlx.ir.location import Location
 from rlx.ir.op import Op
 from rlx.ir.operators import ValueOperators
 from rlx.types import TensorType
+
+if TYPE_CHECKING:
+    from rlx.sharding import Mesh
 
 
 @final
@@ -248,6 +251,21 @@ class Graph:
         outs = ", ".join(str(v.type) for v in self.outputs)
         count = len(self.nodes())
         return f"<Graph {self.name!r}: ({ins}) -> ({outs}), {count} nodes>"
+
+    def with_shardings(
+        self,
+        specs: Mapping[str, object],
+        *,
+        mesh: Mesh | Mapping[str, int],
+        outputs: Mapping[int, object] | Sequence[object] | None = None,
+    ) -> Graph:
+        """The graph with inputs, params and outputs spread over a mesh.
+
+        See `rlx.sharding.with_shardings`.
+        """
+        from rlx.sharding import with_shardings
+
+        return with_shardings(self, specs, mesh=mesh, outputs=outputs)
 
     def summary(self) -> str:
         """A short table: inputs, outputs, params with their size, and how often each op occurs."""

@@ -14,6 +14,7 @@ from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Level
 from rlx.ir.plan import Lir
+from rlx.sharding import Mesh, meshes
 
 if TYPE_CHECKING:
     from rlx.session import Session
@@ -168,6 +169,11 @@ class Module:
     def lower(self) -> Module:
         """The module below HIR: MIR for a module at HIR, the module itself for any other."""
         return self.into_mir() if self.stage is Stage.HIR else self
+
+    @property
+    def meshes(self) -> tuple[Mesh, ...]:
+        """The meshes of devices that the graph's shardings name, in order."""
+        return meshes(self.graph)
 
     def io_dtypes(self) -> list[tuple[str, DType]]:
         """Names and dtypes of the inputs, then of the params."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, cast, final
 
-from rlx.errors import VerifyError
+from rlx.errors import ShapeError, VerifyError
 from rlx.ir.annotations import faults
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.location import Location
 from rlx.ir.op import Op
 from rlx.ir.text_parse import INFER_FAULTS
+from rlx.sharding import mesh_of
 from rlx.types import TOKEN, TensorType
 
 _LEAVES = ("input", "param")
@@ -23,7 +24,7 @@ def verify(graph: Graph) -> None:
     its role, and names are unique. Types: each node's types are what ``infer`` gives, attributes
     are of their annotated kinds, and a symbol has one declaration. Effects: each token is used
     once, and the last ones are the graph's effects. Inner graphs: they keep the rules too and
-    have no params.
+    have no params. Meshes: all are of one number of devices.
 
     Raises:
         VerifyError: with a line for each fault, naming the node and its location.
@@ -46,6 +47,11 @@ def verify(graph: Graph) -> None:
                     names = ", ".join(_described(v) for v in inner.params)
                     findings.append(f"{place}an inner graph has inputs only; got params {names}.")
                 stack.append((inner, place))
+    if not findings:
+        try:
+            mesh_of(graph)
+        except ShapeError as error:
+            findings.append(str(error))
     if findings:
         raise VerifyError(findings)
 

@@ -6,13 +6,14 @@ from typing import final
 
 from rlx.dtypes import DType
 from rlx.ir.graph import Graph, Node, inner_first, inner_graphs
+from rlx.ops.collective import COLLECTIVES, ShardingConstraint, ShardMap
 from rlx.ops.control_flow import Call, CallKind, PlatformIndex
 from rlx.ops.convert import OptimizationBarrier
 from rlx.ops.external import External
 from rlx.ops.random import RANDOM_OPS, RngBitGenerator, Threefry2x32
 
-_PINNED = (External, OptimizationBarrier)
-_LEFT_TO_DEVICE = (PlatformIndex, RngBitGenerator, Threefry2x32, *RANDOM_OPS)
+_PINNED = (External, OptimizationBarrier, ShardingConstraint, ShardMap)
+_LEFT_TO_DEVICE = (PlatformIndex, RngBitGenerator, Threefry2x32, *RANDOM_OPS, *COLLECTIVES)
 
 
 @final
@@ -27,7 +28,7 @@ class Purity:
         """Whether a node stands for itself: it has an effect, is opaque or kept apart.
 
         A barrier and a rematerialised call exist to be computed again; an opaque computation may
-        do anything; tokens order effects.
+        do anything; tokens order effects; a sharding says where its value lies.
         """
         op = node.op
         if isinstance(op, _PINNED) or (isinstance(op, Call) and op.kind is CallKind.REMAT):

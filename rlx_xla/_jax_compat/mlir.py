@@ -257,6 +257,18 @@ def mark_donated(module: ir.Module, indices: Sequence[int]) -> None:
         main.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in attributes])
 
 
+def drop_boundary_shardings(module: ir.Module) -> None:
+    """Take the shardings of arguments and results from ``main``, in place."""
+    main = main_function(module)
+    with module.context:
+        for name in ("arg_attrs", "res_attrs"):
+            if name not in main.attributes:
+                continue
+            old: Any = main.attributes[name]
+            kept = [{n.name: n.attr for n in a if n.name != "sdy.sharding"} for a in old]
+            main.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in kept])
+
+
 def merge_module(
     source: ir.Module, target: ir.Module, name: str, symbols: ir.SymbolTable | None = None
 ) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from rlx_xla._jax_compat.jaxpr import enable_x64
 
 
 def is_open(where: Any) -> bool:
@@ -24,3 +29,47 @@ def is_open(where: Any) -> bool:
 def _default_kinds() -> tuple[str, ...]:
     kind = jax.devices()[0].default_memory().kind
     return (kind,)
+
+
+def platform_devices(device: Any, count: int) -> list[Any]:
+    """Devices of one platform from a device on, those of other processes included.
+
+    Fewer than ``count`` come back where there are no more.
+    """
+    every = jax.devices(device.client.platform)
+    start = every.index(device) if jax.process_count() == 1 else 0
+    return every[start : start + count]
+
+
+def device_mesh(devices: Sequence[Any], axes: Sequence[tuple[str, int]]) -> jax.sharding.Mesh:
+    """Return a mesh over devices in order; the compiler divides what is not said."""
+    sizes = [size for _, size in axes]
+    names = tuple(name for name, _ in axes)
+    grid = np.array(list(devices), dtype=object).reshape(sizes)
+    kinds = (jax.sharding.AxisType.Auto,) * len(names)
+    return jax.sharding.Mesh(grid, names, axis_types=kinds)
+
+
+def named_sharding(mesh: jax.sharding.Mesh, entries: Sequence[Any]) -> jax.sharding.NamedSharding:
+    """Return a sharding from an entry (None, a name, names) for each axis of an array."""
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*entries))
+
+
+def is_everywhere(value: jax.Array) -> bool:
+    """Tell whether this process can read the whole array."""
+    return value.is_fully_addressable or value.is_fully_replicated
+
+
+def gathered(value: jax.Array) -> np.ndarray:
+    """Return an array that lies on several processes; all of them must ask for it."""
+    return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+
+
+def spread_host(value: np.ndarray, sharding: Any) -> jax.Array:
+    """Put the parts of a host array on the devices of a sharding, with its dtype kept.
+
+    Every process has the whole array and puts the parts of its own devices.
+    """
+    part: Callable[[Any], np.ndarray] = value.__getitem__
+    with enable_x64():
+        return jax.make_array_from_callback(value.shape, sharding, part)

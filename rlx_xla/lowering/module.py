@@ -15,10 +15,12 @@ from rlx.errors import LoweringError
 from rlx.ir.graph import Graph, Node, Value, inner_first
 from rlx.ir.location import Location
 from rlx.ops.control_flow import Call
+from rlx.sharding import Mesh, mesh_of
 from rlx.types import TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import func, ir
 from rlx_xla.lowering.context import LoweringContext, location_of
+from rlx_xla.lowering.meshes import MeshSymbols
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, is_platform, rule_for, rule_refusal
 
 Emit = Callable[..., Any]
@@ -64,12 +66,14 @@ class ModuleLowering:
         self.host_callbacks: list[Any] = []
         self.callback_base = 0
         self.keepalive: list[Any] = []
+        self.channels = 0
         self.context = mlir.new_context()
         self._types: dict[TensorType, ir.Type] = {}
         self._locations: dict[Location, ir.Location] = {}
         self._functions: dict[int, tuple[Graph, func.FuncOp]] = {}
         with self.context, ir.Location.unknown():
             self.module = ir.Module.create()
+            self.meshes = MeshSymbols(self.module)
             self.symbols = ir.SymbolTable(self.module.operation)
 
     def mlir_type(self, type_: TensorType) -> ir.Type:
@@ -112,15 +116,35 @@ class ModuleLowering:
         with ir.InsertionPoint(self.module.body), ir.Location.unknown():
             made = func.FuncOp(name, signature, visibility="public" if public else "private")
         places = [ir.Location.name(v.name, context=self.context) for v in leaves]
+        mesh = mesh_of(graph) if public and not self.portable else None
+        if mesh is not None and mesh.size == 1:
+            mesh = None
         if public and leaves:
-            made.arg_attrs = [
-                ir.DictAttr.get({"jax.arg_info": ir.StringAttr.get(v.name)}) for v in leaves
-            ]
+            made.arg_attrs = [ir.DictAttr.get(self._argument(v, mesh)) for v in leaves]
+        if mesh is not None:
+            self._place(made, graph, mesh)
         block = made.body.blocks.append(*signature.inputs, arg_locs=places)
         with ir.InsertionPoint(block), ir.Location.unknown():
             values = self.inline(graph, list(block.arguments))
             func.return_(values[: len(results)])
         return made
+
+    def _argument(self, leaf: Value, mesh: Mesh | None) -> dict[str, ir.Attribute]:
+        """The attributes of an argument of ``main``: its name, and where it lies."""
+        attributes: dict[str, ir.Attribute] = {"jax.arg_info": ir.StringAttr.get(leaf.name)}
+        if mesh is not None:
+            attributes["sdy.sharding"] = self.meshes.argument(leaf, mesh)
+        return attributes
+
+    def _place(self, main: func.FuncOp, graph: Graph, mesh: Mesh) -> None:
+        """Say over how many devices ``main`` is spread, and where its results lie."""
+        stated = [self.meshes.result(v) for v in graph.outputs]
+        main.result_attrs = ir.ArrayAttr.get(
+            [ir.DictAttr.get({} if s is None else {"sdy.sharding": s}) for s in stated]
+        )
+        for what, count in (("partitions", mesh.size), ("replicas", 1)):
+            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), count)
+            self.module.operation.attributes[f"mhlo.num_{what}"] = number
 
     def call(self, graph: Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
         """Call a graph as a private function that is emitted once per graph object."""

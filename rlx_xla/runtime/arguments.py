@@ -20,7 +20,9 @@ from rlx.dtypes import DType, as_dtype
 from rlx.errors import RunError
 from rlx.host_values import cast_array
 from rlx_xla._jax_compat import client as jax_client
+from rlx_xla._jax_compat import placement
 from rlx_xla._jax_compat.jaxpr import enable_x64, is_key_dtype
+from rlx_xla.runtime.spread import Spread
 
 _NARROWED_BY_JAX = {
     (np.dtype(np.int64), np.dtype(np.int32)),
@@ -62,11 +64,14 @@ class ArgumentRules:
         names: the arguments' names, in order.
         types: their types, in order.
         device: where buffers live.
-        sharding: the sharding of accepted buffers.
+        sharding: the sharding of accepted buffers; None where each has its own.
         avals: one aval for each argument.
     """
 
-    __slots__ = ("_cast", "_committed", "_devices", "avals", "device", "names", "sharding", "types")
+    __slots__ = (
+        "_cast", "_committed", "_devices", "_spread",
+        "avals", "device", "names", "sharding", "types",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -76,12 +81,14 @@ class ArgumentRules:
         *,
         committed: bool,
         cast: bool,
+        spread: Spread | None = None,
     ) -> None:
-        """Declare the arguments of an executable on ``device``."""
+        """Declare the arguments of an executable on ``device``, or on several."""
         self.names = tuple(names)
         self.types = tuple(types)
         self.device = device
-        self.sharding = jax_client.single_device_sharding(device)
+        self._spread = None if spread is None else spread.arguments
+        self.sharding = jax_client.single_device_sharding(device) if spread is None else None
         self.avals = tuple(jax_client.shaped_array(t.shape, t.dtype) for t in types)
         self._devices = {device}
         self._committed = committed
@@ -104,6 +111,8 @@ class ArgumentRules:
         host = self._host(index, value)
         if host.shape != type_.shape:
             raise self._mismatch(index, host.dtype, host.shape, "Pass an array of that shape.")
+        if self._spread is not None:
+            return placement.spread_host(host if alias else host.copy(), self._spread[index])
         return jax_client.put(
             host,
             self.avals[index],
@@ -115,6 +124,8 @@ class ArgumentRules:
 
     def fast_admit(self) -> Callable[[int, Any], jax.Array]:
         """Return ``admit`` as a function with a short way for NumPy arrays of the right type."""
+        if self._spread is not None:
+            return self.admit
         put = jax_client.putter(self.device, committed=self._committed)
         admit, array = self.admit, np.ndarray
         wanted = [(t.dtype, t.shape, aval) for t, aval in zip(self.types, self.avals, strict=True)]
@@ -149,6 +160,13 @@ class ArgumentRules:
 
     def _place(self, index: int, value: jax.Array) -> jax.Array:
         sharding = value.sharding
+        if self._spread is not None:
+            target = self._spread[index]
+            if sharding == target:
+                return value
+            if value.is_fully_addressable and not target.is_fully_addressable:
+                return placement.spread_host(np.asarray(value), target)
+            return jax.device_put(value, target)
         if sharding == self.sharding:
             return value
         devices = sharding.device_set

@@ -11,6 +11,7 @@ import numpy as np
 from rlx.device_names import kind_of, split, unavailable
 from rlx.errors import DeviceError, RunError, did_you_mean
 from rlx_xla._jax_compat import client as jax_client
+from rlx_xla._jax_compat import placement
 
 _GPU_PLATFORMS = ("cuda", "rocm")
 
@@ -104,8 +105,22 @@ def to_device(
     )
 
 
+def spread_array(value: np.ndarray | jax.Array, sharding: Any) -> jax.Array:
+    """Put an array on the devices of a sharding, with its dtype kept; host arrays are copied."""
+    if isinstance(value, jax.Array):
+        if value.sharding == sharding:
+            return value
+        if sharding.is_fully_addressable or not value.is_fully_addressable:
+            return jax.device_put(value, sharding)
+    host = np.asarray(value)
+    writeable = host.flags.writeable
+    return placement.spread_host(host.copy() if writeable else host, sharding)
+
+
 def from_device(value: jax.Array) -> np.ndarray:
     """Return the host view of a device array, waiting for it; on the CPU without a copy.
+
+    An array over several processes is gathered, which all of them must ask for.
 
     Raises:
         RunError: the array was deleted, or donated to a later call.
@@ -115,6 +130,8 @@ def from_device(value: jax.Array) -> np.ndarray:
             f"from_device: a live array is required; {value.dtype}{list(value.shape)} was deleted "
             "or donated to a later call. Read it before that call, or leave the output out."
         )
+    if not placement.is_everywhere(value):
+        return placement.gathered(value)
     return np.asarray(value)
 
 

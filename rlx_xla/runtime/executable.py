@@ -24,6 +24,7 @@ from rlx_xla.runtime.arguments import (
 from rlx_xla.runtime.calling import MISSING, BoundCall, CallParts, CallShape, segments
 from rlx_xla.runtime.client import find_device, is_default
 from rlx_xla.runtime.splice import SpliceProgram
+from rlx_xla.runtime.spread import Spread
 
 HOT_PATH_PROBLEM: str | None = jax_client.hot_path_problem()
 """Why every call takes the composable path with this jaxlib, or None."""
@@ -70,6 +71,7 @@ class LoadedExecutable:
         "_program",
         "_result_avals",
         "_rules",
+        "_spread",
         "_watch",
         "argument_names",
         "argument_types",
@@ -109,6 +111,7 @@ class LoadedExecutable:
         keepalive: Any = None,
         serialized: bytes | None = None,
         path: str = "auto",
+        spread: Spread | None = None,
     ) -> None:
         """Compile a module and prepare its call.
 
@@ -135,6 +138,8 @@ class LoadedExecutable:
             keepalive: anything that must live as long as the program.
             serialized: what ``serialize`` gave for the same module; loaded in place of a compile.
             path: ``auto``, ``hot`` or ``composable``.
+            spread: where arguments and results lie, for a program over several devices; it takes
+                the composable path.
 
         Raises:
             CompileError: XLA refuses the module, or its types are not those given.
@@ -163,18 +168,28 @@ class LoadedExecutable:
         self.unbound = tuple(i for i in range(len(self.argument_types)) if i not in outside)
         committed = not is_default(self.device) if committed is None else committed
         self._rules = ArgumentRules(
-            self.argument_names, self.argument_types, self.device, committed=committed, cast=cast
+            self.argument_names,
+            self.argument_types,
+            self.device,
+            committed=committed,
+            cast=cast,
+            spread=spread,
         )
+        self._spread = spread
         self._options = dict(compiler_options or {})
         self._keepalive = (keepalive, tuple(host_callbacks))
         self._lock = threading.Lock()
         self._bound_buffers: dict[int, jax.Array] = {}
         self.compile_seconds = 0.0
         composable = path == "composable" or (path == "auto" and HOT_PATH_PROBLEM is not None)
+        composable = composable or spread is not None
         if composable and host_callbacks:
+            why = HOT_PATH_PROBLEM or "as asked"
+            if spread is not None:
+                why = f"which no program over several devices takes ({spread.mesh})"
             raise CompileError(
                 f"compile {name}: a program with host callbacks must take the hot path; got path "
-                f"{path!r}, {HOT_PATH_PROBLEM or 'as asked'}. Remove the callbacks or use auto."
+                f"{path!r}, {why}. Remove the callbacks or use auto."
             )
         self._loaded: Any = None
         if serialized is not None:
@@ -182,6 +197,8 @@ class LoadedExecutable:
         elif not composable:
             self._loaded = self._compile()
         self._program = self._splice_program(host_callbacks)
+        if spread is not None:
+            self._loaded = self._compile_spread()
         watch = "never" if path == "hot" or host_callbacks else "auto"
         self._watch = "always" if composable else watch
         self._effects, self._committed = effects, committed
@@ -288,6 +305,20 @@ class LoadedExecutable:
         self.compile_seconds = time.perf_counter() - start
         return loaded
 
+    def _compile_spread(self) -> Any:
+        """Compile for several devices, as ``jax.jit`` does."""
+        assert self._program is not None
+        start = time.perf_counter()
+        try:
+            loaded = self._program.compile(self._rules.avals)
+        except (jax_client.JaxRuntimeError, ValueError) as error:
+            raise CompileError(
+                f"compile {self.name}: XLA must accept the module for several devices; it says: "
+                f"{error}. Compile it without shardings to see whether they are the reason."
+            ) from error
+        self.compile_seconds = time.perf_counter() - start
+        return loaded
+
     def _executable(self) -> Any:
         """Return the raw executable; the composable path compiles it when first asked."""
         with self._lock:
@@ -307,6 +338,7 @@ class LoadedExecutable:
             donated=self._reusable(),
             wide=any(t.dtype.name in _WIDE for t in everything),
             compiler_options=self._options,
+            spread=self._spread,
         )
 
     def _reusable(self) -> list[int]:
@@ -328,9 +360,10 @@ class LoadedExecutable:
 
     def _specialise(self) -> BoundCall:
         rules, committed = self._rules, self._committed
+        one_device = self._spread is None
         self.result_handlers = tuple(
             jax_client.result_handler(aval, rules.sharding, committed=committed)
-            for aval in self._result_avals
+            for aval in (self._result_avals if one_device else ())
         )
         if self._loaded is None or self._watch == "always":
             dispatch: Any = _never_dispatched
@@ -344,7 +377,7 @@ class LoadedExecutable:
                 self._layout(),
                 fed,
                 effects=self._effects,
-                one_device=jax_client.is_only_device(),
+                one_device=one_device and jax_client.is_only_device(),
                 watch=self._watch,
             ),
             CallParts(

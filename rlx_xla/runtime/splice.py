@@ -6,6 +6,7 @@ surrounding one when JAX lowers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -18,6 +19,7 @@ from rlx.errors import LoweringError, TraceError
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.jaxpr import Primitive, enable_x64
+from rlx_xla.runtime.spread import Spread
 
 
 @final
@@ -31,7 +33,9 @@ class SpliceProgram:
         platform: where the module may run.
     """
 
-    __slots__ = ("_again", "_jitted", "_wide", "bytecode", "name", "platform", "results")
+    __slots__ = (
+        "_again", "_jitted", "_spread", "_wide", "bytecode", "name", "platform", "results",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,13 +47,29 @@ class SpliceProgram:
         donated: Sequence[int] = (),
         wide: bool = False,
         compiler_options: Mapping[str, Any] | None = None,
+        spread: Spread | None = None,
     ) -> None:
-        """Wrap a module; ``wide`` says that it has 64-bit arguments or results."""
+        """Wrap a module.
+
+        Args:
+            name: the function's name in the surrounding module.
+            bytecode: the module, made by this process.
+            results: avals of the results.
+            platform: where the module may run.
+            donated: arguments whose buffers a run consumes.
+            wide: the module has 64-bit arguments or results.
+            compiler_options: XLA flags by name.
+            spread: where arguments and results lie, for a program over several devices.
+        """
         self.name = name
         self.bytecode = bytecode
         self.results = tuple(results)
         self.platform = platform
         self._wide = wide
+        self._spread = spread
+        places: dict[str, Any] = {}
+        if spread is not None:
+            places = {"in_shardings": spread.arguments, "out_shardings": list(spread.results)}
 
         def jitted() -> Any:
             def run(*buffers: Any) -> list[Any]:
@@ -61,6 +81,7 @@ class SpliceProgram:
                 donate_argnums=tuple(donated),
                 keep_unused=True,
                 compiler_options=dict(compiler_options) if compiler_options else None,
+                **places,
             )
 
         # JAX runs a call again from within itself when its checks find a NaN; the same jitted
@@ -74,6 +95,20 @@ class SpliceProgram:
             return function(*buffers)
         with enable_x64():
             return function(*buffers)
+
+    def compile(self, arguments: Sequence[Any]) -> Any:
+        """Compile through ``jax.jit`` for abstract arguments; ``run`` then finds the program.
+
+        Returns:
+            The executable of XLA's client.
+        """
+        with enable_x64() if self._wide else contextlib.nullcontext():
+            return self._jitted.lower(*arguments).compile().runtime_executable()
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the program runs on several devices."""
+        return self._spread is not None
 
     def bind(self, values: Sequence[Any]) -> list[Any]:
         """Record the call in the surrounding JAX trace."""
@@ -117,6 +152,8 @@ def _lower(ctx: Any, *operands: Any, program: SpliceProgram) -> Sequence[Any]:
     module = ctx.module_context.module
     with module.context:
         source = mlir.parse_module(program.bytecode, module.context)
+        if program.is_spread:  # the surrounding function says where its arguments lie
+            mlir.drop_boundary_shardings(source)
         name = mlir.merge_module(source, module, program.name, ctx.module_context.symbol_table)
         results: list[mlir.ir.Type] = [mlir.tensor_type(r.shape, r.dtype) for r in program.results]
         symbol = mlir.ir.FlatSymbolRefAttr.get(name)

@@ -17,6 +17,7 @@ from rlx.errors import RunError, TraceError, did_you_mean
 from rlx.ir import location as loc
 from rlx.ir.graph import Graph, Value
 from rlx.ops.io import Input, Param
+from rlx.sharding import adopt
 from rlx.signature import Signature
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
@@ -28,6 +29,7 @@ from rlx_xla.tracing.arguments import (
     whole_params,
 )
 from rlx_xla.tracing.errors import explained, refuse_leaks
+from rlx_xla.tracing.shardings import leaf_attributes
 from rlx_xla.tracing.template import (
     FAILURES,
     Template,
@@ -136,7 +138,8 @@ def _walk(
         name = f"captured/{index}"
         values[name] = array
         dtype = as_dtype(np.dtype(array.dtype))
-        leaf: Value = Param(name=name, dtype=dtype, shape=tuple(array.shape))()
+        placed = leaf_attributes(name, array, len(array.shape))
+        leaf: Value = Param(name=name, dtype=dtype, shape=tuple(array.shape), **placed)()
         captured.append(leaf)
         return leaf
 
@@ -147,7 +150,8 @@ def _walk(
         for leaf, variable in zip(arguments.leaves, opened.invars, strict=True):
             type_ = walker.type_of(variable.aval)
             cls = Param if leaf.param else Input
-            leaves.append(cls(name=leaf.name, dtype=type_.dtype, shape=type_.shape)())
+            placed = leaf_attributes(leaf.name, leaf.value, type_.rank)
+            leaves.append(cls(name=leaf.name, dtype=type_.dtype, shape=type_.shape, **placed)())
             if leaf.param:
                 values[leaf.name] = _concrete(leaf.value)
         consts = [walker.literal(c) for c in jx.constants(traced.jaxpr)]
@@ -160,6 +164,7 @@ def _walk(
         walker.scope.tokens.values(),
         name=getattr(fn, "__name__", type(fn).__name__),
     )
+    graph = adopt(graph)
     return graph, _signature(arguments, traced, donated), values, walker
 
 

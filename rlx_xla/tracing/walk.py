@@ -17,10 +17,11 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.operators import constant
 from rlx.ops.effect import CreateToken
 from rlx.ops.io import Input
+from rlx.sharding import MeshAxes
 from rlx.types import TOKEN, Dim, TensorType
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
-from rlx_xla.tracing import external
+from rlx_xla.tracing import external, shardings
 from rlx_xla.tracing.context import TraceContext
 from rlx_xla.tracing.registry import rule_for
 
@@ -73,6 +74,7 @@ class JaxprWalker:
     Attributes:
         modelled: how many equations became ops, by primitive.
         opaque: how many equations became external nodes, by primitive.
+        meshes: those of the ``shard_map``s around the equation, the innermost last.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class JaxprWalker:
         self.scope = Scope(lift)
         self.modelled: dict[str, int] = {}
         self.opaque: dict[str, int] = {}
+        self.meshes: list[MeshAxes] = []
         self._inner: dict[int, Inner] = {}
         self._dims: dict[Any, Dim] = {}
         self._types: dict[Any, TensorType] = {}
@@ -230,7 +233,10 @@ class JaxprWalker:
         with loc.at(where):
             ctx = TraceContext(self, equation)
             rule = rule_for(name)
-            made = NotImplemented if rule is None else rule(ctx, equation.params, *operands)
+            params, wanted = shardings.split(name, equation.params)
+            made = NotImplemented if rule is None else rule(ctx, params, *operands)
+            if wanted is not None and made is not NotImplemented:
+                made = shardings.constrained(made, wanted)
             if made is NotImplemented:
                 self.opaque[name] = self.opaque.get(name, 0) + 1
                 return external.node(self, equation, operands, ctx.out_types)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from rlx.dtypes import DType
+from rlx.errors import ShapeError
 from rlx.ir.attributes import Literal
-from rlx.ops.io import Constant
+from rlx.ir.op import Op
+from rlx.ops.io import Constant, Input, Param
 from tests.samples.base import (
     COMPLEX,
     FLOATS,
@@ -36,7 +40,29 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def error_samples() -> Iterator[ErrorSample]:
-    yield from ()
+    for cls in (Input, Param):
+
+        def leaf(cls: Any = cls, **fields: Any) -> Callable[[], Op]:
+            return lambda: cls(name="x", dtype=DType.F32, shape=(6, 4), **fields)
+
+        mesh, name = (("d", 4),), cls.op_name
+        yield ErrorSample(
+            leaf(sharding=((), ())), (), ShapeError, "C1",
+            f"{name} [C1]: mesh: axes with names of their own and sizes ≥ 1 are required; got none",
+        )  # fmt: skip
+        yield ErrorSample(
+            leaf(mesh=mesh, sharding=((),)), (), ShapeError, "C2",
+            f"{name} [C2]: the sharding of 'x' is required to have an entry for each axis, here 2",
+        )  # fmt: skip
+        yield ErrorSample(
+            leaf(mesh=mesh, sharding=((), ("?",))), (), ShapeError, "C3",
+            f"{name} [C3]: the sharding of 'x' is required to name axes of the mesh (d)",
+        )  # fmt: skip
+        yield ErrorSample(
+            leaf(mesh=mesh, sharding=(("d",), ())), (), ShapeError, "C4",
+            f"{name} [C4]: axis 0 of 'x' is required to be divisible by 4, the size of 'd'; got 6. "
+            "Pad it to 8",
+        )  # fmt: skip
 
 
 def symbolic_samples() -> Iterator[SymbolicSample]:

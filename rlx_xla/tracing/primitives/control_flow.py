@@ -16,7 +16,8 @@ from rlx.ops.reduction import ReduceOr
 from rlx.ops.shape import BroadcastInDim
 from rlx.types import TOKEN, TensorType
 from rlx_xla._jax_compat import jaxpr as jx
-from rlx_xla.tracing import composites, own_rules
+from rlx_xla._jax_compat.shardings import asks_nothing
+from rlx_xla.tracing import composites, own_rules, shardings
 from rlx_xla.tracing.context import TraceContext
 from rlx_xla.tracing.registry import traces
 
@@ -38,6 +39,17 @@ INLINE_LIMIT = 1
 def _call_rule(primitive: str, kind: CallKind) -> None:
     @traces(primitive)
     def rule(ctx: TraceContext, params: dict[str, Any], *operands: Value) -> Any:
+        placed = shardings.all_constrained(operands, params.get("in_shardings", ()))
+        if placed is None:
+            return NotImplemented
+        made = called(ctx, params, *placed)
+        wanted = params.get("out_shardings", ())
+        if made is NotImplemented or all(map(asks_nothing, wanted)):
+            return made
+        found = shardings.all_constrained(_results(made), wanted)
+        return NotImplemented if found is None else found
+
+    def called(ctx: TraceContext, params: dict[str, Any], *operands: Value) -> Any:
         closed = jx.called_jaxpr(primitive, params)
         if closed is None:
             return NotImplemented
@@ -256,5 +268,5 @@ def _leaves(types: Sequence[TensorType]) -> list[Value]:
     return [Input(name=f"x{i}", dtype=t.dtype, shape=t.shape)() for i, t in enumerate(types)]
 
 
-def _results(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
-    return (made,) if isinstance(made, Value) else made
+def _results(made: Value | Sequence[Value]) -> tuple[Value, ...]:
+    return (made,) if isinstance(made, Value) else tuple(made)
