@@ -39,12 +39,15 @@ class AbstractKernel(abc.ABC):
         op: the op class.
         platforms: where it runs.
         priority: the highest that is supported is taken.
+        unproven: why it is taken only when ``KernelDispatch.forced`` names it, as a clause; None
+            where a benchmark has shown its gain.
     """
 
     name: str
     op: type[Op]
     platforms: tuple[str, ...]
     priority: int = 0
+    unproven: str | None = None
 
     @abc.abstractmethod
     def supports(self, op: Op, types: Sequence[TensorType], platform: str) -> Supported | Refused:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from rlx.ir.op import Op
 from rlx.types import TensorType
+from rlx_xla._jax_compat.absent import tpu_named
 from rlx_xla.kernels.base import AbstractKernel, Check, Refused, Supported
 from rlx_xla.lowering import jax_function
 
@@ -36,4 +38,5 @@ class PallasKernel(AbstractKernel):
     def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
         function = self.make(op, ctx.input_types)
         name = self.name.replace(".", "_")
-        return jax_function.call(ctx, function, ctx.input_types, operands, name)
+        with tpu_named() if ctx.platform == "tpu" else contextlib.nullcontext():
+            return jax_function.call(ctx, function, ctx.input_types, operands, name)
