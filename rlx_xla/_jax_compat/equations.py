@@ -65,7 +65,7 @@ def is_ordered(equation: Any) -> bool:
 
 
 def lower_function(
-    function: Callable[..., Any], avals: Sequence[Any], platform: str
+    function: Callable[..., Any], avals: Sequence[Any], platform: str, *, x64: bool = True
 ) -> tuple[str, list[Any], Any]:
     """Lower a function of raw arrays to StableHLO text.
 
@@ -73,11 +73,12 @@ def lower_function(
         function: a JAX function.
         avals: its arguments, as ``jax.ShapeDtypeStruct``.
         platform: ``cpu``, ``cuda``, ``rocm`` or ``tpu``.
+        x64: whether JAX makes 64-bit values where no dtype is named.
 
     Returns:
         The module's text, the host callbacks that it calls by index, and what must be kept alive.
     """
-    with enable_x64():
+    with enable_x64(x64):
         traced = jax.jit(function, keep_unused=True).trace(*avals)
         lowered = traced.lower(lowering_platforms=(platform,))
     arguments = lowered._lowering.compile_args

@@ -38,5 +38,8 @@ class PallasKernel(AbstractKernel):
     def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
         function = self.make(op, ctx.input_types)
         name = self.name.replace(".", "_")
-        with tpu_named() if ctx.platform == "tpu" else contextlib.nullcontext():
-            return jax_function.call(ctx, function, ctx.input_types, operands, name)
+        for_tpu = ctx.platform == "tpu"
+        with tpu_named() if for_tpu else contextlib.nullcontext():
+            return jax_function.call(
+                ctx, function, ctx.input_types, operands, name, x64=not for_tpu
+            )

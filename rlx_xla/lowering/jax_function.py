@@ -18,6 +18,8 @@ def call(
     types: Sequence[TensorType],
     operands: Sequence[ir.Value],
     name: str,
+    *,
+    x64: bool = True,
 ) -> list[ir.Value]:
     """Call what JAX makes of a function of raw arrays; effects are not for here.
 
@@ -27,15 +29,22 @@ def call(
         types: of its arguments, static.
         operands: its arguments.
         name: the wished name of the function in the module.
+        x64: whether JAX makes 64-bit values where no dtype is named; Pallas for TPUs takes none.
 
     Raises:
         LoweringError: JAX has no lowering for the platform.
     """
-    source = mlir.parse_module(lower(ctx, function, types), ctx.module.context)
+    source = mlir.parse_module(lower(ctx, function, types, x64=x64), ctx.module.context)
     return merged(ctx, source, name, operands)
 
 
-def lower(ctx: LoweringContext, function: Callable[..., Any], types: Sequence[TensorType]) -> str:
+def lower(
+    ctx: LoweringContext,
+    function: Callable[..., Any],
+    types: Sequence[TensorType],
+    *,
+    x64: bool = True,
+) -> str:
     """StableHLO text of a function; its host callbacks join those of the module.
 
     Raises:
@@ -43,7 +52,9 @@ def lower(ctx: LoweringContext, function: Callable[..., Any], types: Sequence[Te
     """
     avals = [abstract(t.shape, t.dtype.numpy) for t in types]
     try:
-        text, callbacks, keepalive = equations.lower_function(function, avals, ctx.platform)
+        text, callbacks, keepalive = equations.lower_function(
+            function, avals, ctx.platform, x64=x64
+        )
     except (NotImplementedError, ValueError) as error:
         raise ctx.refuse(
             f"JAX is required to lower it for {ctx.platform!r}; it says: {error}. "
