@@ -1,158 +1,21 @@
-"""Recurrent networks in a scan: the long short-term memory cell and the plain one."""
+"""Recurrent networks in a scan: LSTM and GRU cells, and the plain one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import cast, final
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
 
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
-from rlx.ir.operators import broadcast_to, constant
-from rlx.ops.arithmetic import Add, Mul
+from rlx.ops.arithmetic import Add, Max, Mul, Sub
 from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
-from rlx.ops.dot.general import DEFAULT_PRECISION
-from rlx.ops.sequence import Lstm, Rnn
-from rlx.ops.shape import Concatenate, Slice, Split
+from rlx.ops.sequence import Gru, Lstm, Rnn
 from rlx.ops.transcendental import Logistic, Tanh
+from rlx.passes.recognize.gates import Cell, Gate, Part, Weight, bias_of, joined
 from rlx.passes.recognize.matcher import Match, Matcher, Search
 
-_MAX_TERMS = 16
-"""Most terms of one gate."""
-
-
-@final
-@dataclass(frozen=True)
-class Weight:
-    """Part of an array outside the loop.
-
-    Attributes:
-        place: which operand of the scan it is.
-        start: where the part begins along the axis of gates.
-        axis: the axis of gates.
-    """
-
-    place: int
-    start: int
-    axis: int
-
-
-@final
-@dataclass
-class Gate:
-    """What is summed for one gate.
-
-    Attributes:
-        entering: the weight of the input.
-        kept: the weight of the state.
-        biases: vectors.
-    """
-
-    entering: Weight | None = None
-    kept: Weight | None = None
-    biases: list[Weight] = field(default_factory=list[Weight])
-
-
-@final
-class _Cell:
-    """The body of a scan over one array."""
-
-    def __init__(self, search: Search, node: Node, op: Scan, hidden: int) -> None:
-        self.op = op
-        self.node = node
-        self.search = Search(op.body, search.strict, search.misses, search.platform)
-        self.width = hidden
-        self.place = {value: i for i, value in enumerate(op.body.inputs)}
-
-    def of(self, value: Value) -> Value:
-        """A value behind conversions."""
-        return self.search.behind(value)
-
-    def gate(self, value: Value, state: Value) -> Gate | None:
-        """The terms of a gate; None where there is another one."""
-        made = Gate()
-        pending: list[tuple[Value, int | None]] = [(value, None)]
-        for _ in range(_MAX_TERMS):
-            if not pending:
-                whole = made.entering is not None and made.kept is not None
-                return made if whole else None
-            current, start = pending.pop()
-            current = self.of(current)
-            op, inputs = current.node.op, current.node.inputs
-            if isinstance(op, Add):
-                pending.extend((v, start) for v in inputs)
-                continue
-            cut = self._cut(current) if start is None else None
-            if cut is not None:
-                pending.append(cut)
-            elif isinstance(op, DotGeneral):
-                if not self._product(made, current, start or 0, state):
-                    return None
-            else:
-                bias = self._vector(current, start or 0)
-                if bias is None:
-                    return None
-                made.biases.append(bias)
-        return None
-
-    def _cut(self, value: Value) -> tuple[Value, int] | None:
-        """What a gate is a part of along the last axis, and where it begins."""
-        node, op = value.node, value.node.op
-        if isinstance(op, Split):
-            same = all(size == self.width for size in op.sizes)
-            if op.axis == value.rank - 1 and same:
-                return node.inputs[0], value.index * self.width
-        if isinstance(op, Slice):
-            x, lead = node.inputs[0], value.rank - 1
-            whole = all(s == 0 for s in op.start_indices[:lead]) and set(op.strides) == {1}
-            start = op.start_indices[-1]
-            if whole and value.shape[:lead] == x.shape[:lead] and isinstance(start, int):
-                return x, start
-        return None
-
-    def _product(self, made: Gate, value: Value, start: int, state: Value) -> bool:
-        """Take a product with the input or the state."""
-        node, op = value.node, value.node.op
-        assert isinstance(op, DotGeneral)
-        lhs, rhs = node.inputs
-        plain = not op.lhs_batch and op.lhs_contracting == (1,) and len(op.rhs_contracting) == 1
-        if not plain or rhs.rank != 2 or lhs.rank != 2 or op.precision != DEFAULT_PRECISION:
-            return False
-        weight = self._weight(rhs, start, 1 - op.rhs_contracting[0])
-        if weight is None:
-            return False
-        if self.of(lhs) is state and made.kept is None:
-            made.kept = weight
-            return True
-        if self.of(lhs) is self.op.body.inputs[-1] and made.entering is None:
-            made.entering = weight
-            return True
-        return False
-
-    def _weight(self, value: Value, start: int, axis: int) -> Weight | None:
-        """A constant of the loop, or that one of several joined ones where a gate lies."""
-        value = self.of(value)
-        op = value.node.op
-        if isinstance(op, Concatenate) and op.axis == axis:
-            parts = value.node.inputs
-            if any(part.shape[axis] != self.width for part in parts) or start % self.width:
-                return None
-            value, start = self.of(parts[start // self.width]), 0
-        place = self.place.get(value)
-        fits = place is not None and place < self.op.num_consts
-        return Weight(place, start, axis) if fits and place is not None else None
-
-    def _vector(self, value: Value, start: int) -> Weight | None:
-        for view in self.search.views(self.search.view(value)):
-            if view.value.rank == 1 and view.axes == (1,):
-                return self._weight(view.value, start, 0)
-        return None
-
-    def opened(self, value: Value, op: type[Op]) -> Value | None:
-        """The operand of an op."""
-        value = self.of(value)
-        return value.node.inputs[0] if isinstance(value.node.op, op) else None
+Biases: TypeAlias = "Callable[[Sequence[Value], Value], tuple[Value, ...]]"
 
 
 def recurrent(search: Search, node: Node) -> Match | None:
@@ -168,27 +31,53 @@ def recurrent(search: Search, node: Node) -> Match | None:
     hidden = body.outputs[0].shape[-1] if body.outputs[0].rank == 2 else None
     if len(dtypes) != 1 or not isinstance(hidden, int) or body.inputs[-1].rank != 2:
         return None
-    cell = _Cell(search, node, op, hidden)
+    cell = Cell(search, node, op, hidden)
     if op.num_carry == 1:
-        return _plain(search, cell)
+        return _plain(search, cell) or _gru(search, cell)
     for place in (0, 1):
         gates = _lstm_gates(cell, place)
         if gates is not None:
-            return _match(search, cell, gates, "lstm", (place, 1 - place))
+            order = (place, 1 - place)
+            return _match(search, cell, gates, Lstm(hidden_size=hidden), order, _one_bias(gates))
     return None
 
 
-def _plain(search: Search, cell: _Cell) -> Match | None:
-    """Match h = tanh(x · W + h · U + b)."""
+def _plain(search: Search, cell: Cell) -> Match | None:
+    """Match h = tanh(x · W + h · U + b), or the same with max(·, 0)."""
     body = cell.op.body
-    total = cell.opened(body.outputs[0], Tanh)
-    if total is None or cell.of(body.outputs[1]) is not cell.of(body.outputs[0]):
+    if cell.of(body.outputs[1]) is not cell.of(body.outputs[0]):
+        return None
+    total, relu = cell.opened(body.outputs[0], Tanh), False
+    last = cell.of(body.outputs[0])
+    if isinstance(last.node.op, Max):
+        for index in (0, 1):
+            if cell.search.number(last.node.inputs[index]) == 0:
+                total, relu = Part(last.node.inputs[1 - index]), True
+    if total is None:
         return None
     gate = cell.gate(total, body.inputs[cell.op.num_consts])
-    return None if gate is None else _match(search, cell, [gate], "rnn", (0,))
+    if not _is_whole(gate):
+        return None
+    gates = cast("list[Gate]", [gate])
+    op = Rnn(hidden_size=cell.width, relu=relu)
+    return _match(search, cell, gates, op, (0,), _one_bias(gates))
 
 
-def _lstm_gates(cell: _Cell, place: int) -> list[Gate] | None:
+def _is_whole(gate: Gate | None) -> bool:
+    """Whether a gate reads input and state."""
+    return gate is not None and gate.entering is not None and gate.kept is not None
+
+
+def _one_bias(gates: Sequence[Gate]) -> Biases:
+    """All biases as one."""
+
+    def build(operands: Sequence[Value], like: Value) -> tuple[Value, ...]:
+        return (bias_of(gates, operands, like, int(str(like.shape[0])) // len(gates)),)
+
+    return build
+
+
+def _lstm_gates(cell: Cell, place: int) -> list[Gate] | None:
     """Gates i, f, g and o, where the hidden state is carried at a place."""
     body = cell.op.body
     h, c = body.outputs[place], cell.of(body.outputs[1 - place])
@@ -196,7 +85,7 @@ def _lstm_gates(cell: _Cell, place: int) -> list[Gate] | None:
     if cell.of(body.outputs[2]) is not cell.of(h):
         return None
     shown = _pair(cell, h, Logistic, Tanh)
-    if shown is None or cell.of(shown[1]) is not c or not isinstance(c.node.op, Add):
+    if shown is None or cell.of(shown[1].value) is not c or not isinstance(c.node.op, Add):
         return None
     for index in (0, 1):
         entering = _pair(cell, c.node.inputs[index], Logistic, Tanh)
@@ -210,15 +99,13 @@ def _lstm_gates(cell: _Cell, place: int) -> list[Gate] | None:
             if forget is None:
                 return None
             parts = (entering[0], forget, entering[1], shown[0])
-            gates = [cell.gate(value, states[place]) for value in parts]
-            found = [gate for gate in gates if gate is not None]
-            return found if len(found) == 4 else None
+            gates = [cell.gate(part, states[place]) for part in parts]
+            whole = all(_is_whole(gate) for gate in gates)
+            return cast("list[Gate]", gates) if whole else None
     return None
 
 
-def _pair(
-    cell: _Cell, value: Value, first: type[Op], second: type[Op]
-) -> tuple[Value, Value] | None:
+def _pair(cell: Cell, value: Value, first: type[Op], second: type[Op]) -> tuple[Part, Part] | None:
     """The operands of two ops that are multiplied, in any order."""
     value = cell.of(value)
     if not isinstance(value.node.op, Mul):
@@ -231,42 +118,160 @@ def _pair(
     return None
 
 
+def _gru(search: Search, cell: Cell) -> Match | None:
+    """Match (1 − z) · n + z · h, or n + z · (h − n), with n = tanh(x · W + b + r · (h · U + c))."""
+    body = cell.op.body
+    state = body.inputs[cell.op.num_consts]
+    last = cell.of(body.outputs[0])
+    if cell.of(body.outputs[1]) is not last or not isinstance(last.node.op, Add):
+        return None
+    mixed = _mixed(cell, last, state)
+    if mixed is None:
+        return None
+    z, n, swapped = mixed
+    total = cell.of(n.value)
+    for index in (0, 1) if isinstance(total.node.op, Add) else ():
+        reset = _reset(cell, n.of(total.node.inputs[index]))
+        if reset is None:
+            continue
+        r, inner = reset
+        entering = cell.gate(n.of(total.node.inputs[1 - index]), state)
+        kept = cell.gate(inner, state)
+        gates = [cell.gate(r, state), cell.gate(z, state)]
+        whole = all(_is_whole(gate) for gate in gates)
+        if entering is None or kept is None or not whole:
+            continue
+        apart = entering.kept is None and kept.entering is None
+        if not apart or entering.entering is None or kept.kept is None:
+            continue
+        if swapped:
+            why = "its update gate z takes the new state, and 1 − z the last one"
+            search.miss(cell.node, "gru", why)
+            return None
+        return _gru_match(search, cell, cast("list[Gate]", gates), entering, kept)
+    if _resets_state(cell, n, state):
+        why = "its reset gate multiplies the state before the product, and not after it"
+        search.miss(cell.node, "gru", why)
+    return None
+
+
+def _mixed(cell: Cell, last: Value, state: Value) -> tuple[Part, Part, bool] | None:
+    """The sums under z and n of a state mixed of n and the last state; whether z takes n."""
+    for index in (0, 1):
+        first, second = (cell.of(last.node.inputs[i]) for i in (index, 1 - index))
+        if not isinstance(second.node.op, Mul):
+            continue
+        for side in (0, 1):
+            curve = cell.of(second.node.inputs[side])
+            other = cell.of(second.node.inputs[1 - side])
+            z = cell.opened(curve, Logistic)
+            if z is None:
+                continue
+            n: Part | None = None
+            swapped = False
+            if other is state and isinstance(first.node.op, Mul):
+                rest = _beside_complement(cell, first, curve)
+                n = None if rest is None else cell.opened(rest, Tanh)
+            elif isinstance(other.node.op, Sub) and cell.of(other.node.inputs[0]) is state:
+                n = cell.opened(first, Tanh) if cell.of(other.node.inputs[1]) is first else None
+            elif isinstance(first.node.op, Mul):
+                swapped = _beside_complement(cell, first, curve) is state
+                n = cell.opened(other, Tanh) if swapped else None
+            if n is not None:
+                return z, n, swapped
+    return None
+
+
+def _beside_complement(cell: Cell, product: Value, curve: Value) -> Value | None:
+    """What a product multiplies by 1 − z."""
+    for index in (0, 1):
+        rest = cell.of(product.node.inputs[index])
+        one = isinstance(rest.node.op, Sub) and cell.search.number(rest.node.inputs[0]) == 1
+        if one and cell.of(rest.node.inputs[1]) is curve:
+            return cell.of(product.node.inputs[1 - index])
+    return None
+
+
+def _reset(cell: Cell, part: Part) -> tuple[Part, Part] | None:
+    """The sum under r, and what r multiplies."""
+    product = cell.of(part.value)
+    if not isinstance(product.node.op, Mul):
+        return None
+    for index in (0, 1):
+        r = cell.opened(product.node.inputs[index], Logistic)
+        if r is not None:
+            return r, part.of(product.node.inputs[1 - index])
+    return None
+
+
+def _resets_state(cell: Cell, n: Part, state: Value) -> bool:
+    """Whether a product in the sum of n reads a gate times the state."""
+    pending = [n.value]
+    for _ in range(32):
+        if not pending:
+            return False
+        value = cell.of(pending.pop())
+        op, inputs = value.node.op, value.node.inputs
+        if isinstance(op, Add):
+            pending += inputs
+        elif isinstance(op, DotGeneral):
+            for operand in map(cell.of, inputs):
+                gated = isinstance(operand.node.op, Mul)
+                if gated and any(cell.of(v) is state for v in operand.node.inputs):
+                    return True
+    return False
+
+
+def _gru_match(
+    search: Search, cell: Cell, gates: list[Gate], entering: Gate, kept: Gate
+) -> Match | None:
+    """Gates r, z and n, the last with a bias before and one under the reset gate."""
+    whole = Gate(entering.entering, kept.kept)
+    before = [*gates, entering]
+    nothing = [Gate(), Gate(), kept]
+
+    def biases(operands: Sequence[Value], like: Value) -> tuple[Value, ...]:
+        hidden = cell.width
+        return tuple(bias_of(part, operands, like, hidden) for part in (before, nothing))
+
+    op = Gru(hidden_size=cell.width)
+    return _match(search, cell, [*gates, whole], op, (0,), biases)
+
+
 def _match(
-    search: Search, cell: _Cell, gates: Sequence[Gate], what: str, order: tuple[int, ...]
+    search: Search,
+    cell: Cell,
+    gates: Sequence[Gate],
+    kind: Lstm | Gru | Rnn,
+    order: tuple[int, ...],
+    biases: Biases,
 ) -> Match | None:
     node, op, hidden = cell.node, cell.op, cell.width
     if search.platform == "cpu":
         # Measured by ``bench_models``, LSTM: 0.43 ms as it stands, 0.70 ms as the composite.
-        search.miss(node, what, "XLA's CPU runs the loop faster as it stands")
+        search.miss(node, kind.op_name, "XLA's CPU runs the loop faster as it stands")
         return None
-    counts = {len(gate.biases) for gate in gates}
-    if len(counts) != 1:
-        return None
-    entering = [gate.entering for gate in gates if gate.entering is not None]
-    kept = [gate.kept for gate in gates if gate.kept is not None]
+    entering = [cast("Weight", gate.entering) for gate in gates]
+    kept = [cast("Weight", gate.kept) for gate in gates]
     starts = node.inputs[op.num_consts : op.num_consts + op.num_carry]
     carry = any(search.number(v) != 0 for v in starts)
     carry = carry or any(search.uses(v) for v in node.results[: op.num_carry])
-    kind = Lstm if what == "lstm" else Rnn
-    made_op = kind(hidden_size=hidden, carry=carry)
+    made_op = kind.replace(carry=carry)
 
     def build(*operands: Value) -> tuple[Value, ...]:
         x = operands[-1].transpose(1, 0, 2)
-        batch, dtype = x.shape[0], x.dtype
-        w_ih = _joined(entering, operands, hidden)
-        w_hh = _joined(kept, operands, hidden)
-        bias = broadcast_to(constant(0.0, dtype), (w_hh.shape[0],))
-        for number in range(counts.copy().pop()):
-            one = _joined([gate.biases[number] for gate in gates], operands, hidden)
-            bias = one if number == 0 else bias + one
+        batch = x.shape[0]
+        w_ih = joined(entering, operands, hidden)
+        w_hh = joined(kept, operands, hidden)
+        rows = w_hh.shape[0]
+        vectors = [v.reshape(1, rows) for v in biases(operands, w_hh)]
         states = operands[op.num_consts : op.num_consts + op.num_carry]
         first = [states[place].reshape(1, batch, hidden) for place in order] if carry else []
-        rows = w_hh.shape[0]
         made = made_op(
             x,
             w_ih.reshape(w_ih.shape[0] * w_ih.shape[1]),
             w_hh.reshape(1, rows, hidden),
-            bias.reshape(1, rows),
+            *vectors,
             *first,
         )
         if not carry:  # nothing reads the last states; the first ones stand in for them
@@ -275,26 +280,7 @@ def _match(
         flat = [v.reshape(batch, hidden) for v in last]
         return (*(flat[order.index(i)] for i in range(len(order))), y.transpose(1, 0, 2))
 
-    return Match(what, node.inputs, build)
-
-
-def _joined(weights: Sequence[Weight], operands: Sequence[Value], hidden: int) -> Value:
-    """Gates along the first axis, of weights [gates, …], […, gates] or vectors."""
-    first = weights[0]
-    value = operands[first.place]
-    whole = value.shape[first.axis] == hidden * len(weights)
-    in_order = all(
-        (w.place, w.start, w.axis) == (first.place, hidden * i, first.axis)
-        for i, w in enumerate(weights)
-    )
-    if not (whole and in_order):
-        parts: list[Value] = []
-        for weight in weights:
-            part = operands[weight.place].narrow(weight.axis, weight.start, hidden)
-            parts.append(part if weight.axis == first.axis else part.transpose(1, 0))
-        value = parts[0] if len(parts) == 1 else cast("Value", Concatenate(axis=first.axis)(*parts))
-    # Turned last, so that the op's decomposition, which turns it back, leaves nothing to move.
-    return value.transpose(1, 0) if first.axis else value
+    return Match(kind.op_name, node.inputs, build)
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {Scan: (recurrent,)}
