@@ -1,0 +1,106 @@
+// Recurrent networks: LSTM, GRU and the plain one, in layers and both directions.
+//
+// Computes: gates = x_t W_ih^T + b + h W_hh^T for every step, and the cell of the network.
+// Layout: x [B, S, I]; W_ih flat, by layer, then direction, each [G H, I]; W_hh [L D, G H, H];
+//   biases [L D, G H]; states [L D, B, H]; y [B, S, D H], forward, then backward.
+// Numerics: all in f32, exp and tanh to 2 ulp; results rounded once.
+// Algorithm: weights are turned once, into panels of columns that lie side by side. A piece of the
+//   batch goes through all steps: the inputs of a few steps are multiplied together, and each step
+//   multiplies the state; the gates stay in the cache.
+#ifndef RLX_KERNELS_RECURRENT_H_
+#define RLX_KERNELS_RECURRENT_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "numbers.h"
+#include "parallel.h"
+#include "scratch.h"
+#include "wide.h"
+
+namespace rlx {
+
+enum class RecurrentKind { kPlain, kRelu, kLstm, kGru };
+
+inline int64_t GatesOf(RecurrentKind kind) {
+  return kind == RecurrentKind::kLstm ? 4 : kind == RecurrentKind::kGru ? 3 : 1;
+}
+
+struct RecurrentShape {
+  RecurrentKind kind;
+  int64_t batch;
+  int64_t steps;
+  int64_t width;  // of x
+  int64_t hidden;
+  int64_t layers;
+  int64_t directions;
+};
+
+// Null states are zeros, or not wanted; the second bias is that of a GRU, the cell that of an LSTM.
+template <typename T>
+struct RecurrentData {
+  const T* x;
+  const T* w_ih;
+  const T* w_hh;
+  const T* bias;
+  const T* hidden_bias;
+  const T* first_hidden;
+  const T* first_cell;
+  T* y;
+  T* last_hidden;
+  T* last_cell;
+};
+
+namespace recurrent {
+
+constexpr int64_t kSteps = 16;  // whose inputs are multiplied together
+constexpr int64_t kPiece = 8;   // of a batch that goes through the steps together
+
+// One direction of one layer, in f32. Rows of the gates are [G, padded H].
+struct Direction {
+  const float* x;  // [B, S, width]
+  int64_t width;
+  const float* entering;     // panels of [width, G padded H]
+  const float* kept;         // panels of [H, G padded H]
+  const float* bias;         // [G padded H]
+  const float* hidden_bias;  // the same, or null
+  bool backward;
+  float* y;  // [B, S, y_stride], at this direction's columns
+  int64_t y_stride;
+  float* hidden;  // [B, H], first and last states
+  float* cell;    // the same, or null
+};
+
+}  // namespace recurrent
+
+}  // namespace rlx
+
+#define RLX_WIDE wide256
+#define RLX_WIDE_BYTES 32
+#include "recurrent_tiles.h"
+#undef RLX_WIDE
+#undef RLX_WIDE_BYTES
+
+#if defined(RLX_HAS_WIDE512)
+#define RLX_WIDE wide512
+#define RLX_WIDE_BYTES 64
+RLX_BEGIN_WIDE512
+#include "recurrent_tiles.h"
+RLX_END_WIDE512
+#undef RLX_WIDE
+#undef RLX_WIDE_BYTES
+#endif
+
+namespace rlx {
+
+template <typename Pool, typename T>
+void Recurrent(const Pool& pool, const RecurrentShape& s, const RecurrentData<T>& data) {
+#if defined(RLX_HAS_WIDE512)
+  if (HasWide512()) return wide512::RecurrentLayers(pool, s, data);
+#endif
+  wide256::RecurrentLayers(pool, s, data);
+}
+
+}  // namespace rlx
+
+#endif  // RLX_KERNELS_RECURRENT_H_
