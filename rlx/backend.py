@@ -32,10 +32,12 @@ class AbstractExecutable(abc.ABC):
         fast_call: takes one value per graph input in order (host arrays or device arrays),
             resident inputs left out; returns a list of device arrays, one per output.
         phases: seconds by phase: ``lower``, ``xla``.
+        decisions: what the backend chose by itself for this program, each with its reason.
     """
 
     fast_call: Callable[..., list[Any]]
     phases: Mapping[str, float]
+    decisions: Sequence[str] = ()
 
     @abc.abstractmethod
     def caller(self, signature: Signature) -> Callable[..., Any]:

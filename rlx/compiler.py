@@ -154,6 +154,7 @@ class Compiler:
             external=external_nodes(lir),
             lir=lir,
             ineffective=self.options.without_effect(),
+            decisions=executable.decisions,
             staging=self._staging_lines(split),
         )
         taken = {v.name for v in lir.graph.params}.difference(

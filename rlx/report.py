@@ -39,6 +39,8 @@ class CompileReport:
         ineffective: options that were set and change nothing here, each with its reason.
         staging: what is computed once per binding of params, in lines of text; empty where
             nothing is.
+        decisions: what the backend chose by itself for this program, such as a flag of its
+            compiler, each with its reason.
     """
 
     name: str
@@ -53,6 +55,7 @@ class CompileReport:
     lir: Lir = field(repr=False)
     ineffective: Sequence[str] = ()
     staging: Sequence[str] = ()
+    decisions: Sequence[str] = ()
 
     @property
     def choices(self) -> list[Choice]:
@@ -118,6 +121,7 @@ class CompileReport:
             ("dispatch", [policy_text(self.dispatch.policy)]),
             ("implementations", list(choice_lines(self.dispatch.summaries))),
             ("staging", list(self.staging)),
+            ("decisions", list(self.decisions)),
             ("opaque", [opaque] if opaque else []),
             ("unused", [", ".join(self.unused)] if self.unused else []),
             ("without effect", list(self.ineffective)),
@@ -139,6 +143,7 @@ class CompileReport:
             "external": dict(self.external),
             "unused": list(self.unused),
             "staging": list(self.staging),
+            "decisions": list(self.decisions),
             "fusion": self.fusion.to_dict(),
             "recognition": self.recognition.to_dict(),
             "without_effect": list(self.ineffective),

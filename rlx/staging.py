@@ -86,7 +86,7 @@ class StagedExecutable(AbstractExecutable):
         self._pending: dict[str, Any] = {}
         self._stale = True
         self._lock = threading.Lock()
-        self.phases = main.phases
+        self.phases, self.decisions = main.phases, main.decisions
         self.fast_call = self._fresh(main.fast_call)
 
     def _fresh(self, call: Callable[..., Any]) -> Callable[..., Any]:

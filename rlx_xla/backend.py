@@ -38,6 +38,7 @@ from rlx_xla.runtime.client import (
     to_device,
 )
 from rlx_xla.runtime.executable import LoadedExecutable
+from rlx_xla.runtime.flags import flags_for
 from rlx_xla.runtime.program_cache import ProgramCache, ProgramKey
 from rlx_xla.runtime.spread import jax_sharding, spread_of
 
@@ -138,7 +139,13 @@ class XlaExecutable(AbstractExecutable):
         leaves = (*graph.inputs, *graph.params)
         fed = options.resident
         donated = (signature.donated | options.donate).difference(fed)
-        flags = {**(_STRICT if options.strict else {}), **options.compiler_options}
+        asked = flags_for(graph, backend.platform, options.compiler_options)
+        self.decisions = tuple(map(str, asked))
+        flags = {
+            **(_STRICT if options.strict else {}),
+            **{flag.name: flag.value for flag in asked},
+            **options.compiler_options,
+        }
         resident = {i: fed[v.name] for i, v in enumerate(graph.inputs) if v.name in fed}
         consumed = [i for i, v in enumerate(graph.inputs) if v.name in donated]
         spread = spread_of(graph, backend.jax_device)

@@ -25,7 +25,12 @@ def report_html(report: CompileReport) -> str:
         _folded("largest buffers", _buffers(report)),
         _folded("passes", _passes(report)),
     ]
-    for title, lines in (("staging", report.staging), ("without effect", report.ineffective)):
+    listed = {
+        "staging": report.staging,
+        "decisions": report.decisions,
+        "without effect": report.ineffective,
+    }
+    for title, lines in listed.items():
         if lines:
             parts.append(_folded(title, f"<pre>{_text(chr(10).join(lines))}</pre>", opened=True))
     parts.append("</div>")

@@ -21,7 +21,7 @@ import rlx_xla
 from rlx import quant
 from rlx.dtypes import as_dtype
 from rlx.ops.attention import Attention, MaskKind
-from rlx.ops.quantized import DequantMatmul
+from rlx.ops.quantized import DequantMatmul, ScaledMatmul, ScaledQuantize, ScaledQuantScale
 from rlx.ops.reduction import CumSum
 from rlx.ops.sequence import GatedDeltaNet, Lstm, SelectiveScan
 from rlx.ops.sorting import TopK, TopNan
@@ -153,6 +153,35 @@ def top_k(rows: int, length: int) -> Any:
     return make
 
 
+def scaled(dynamic: bool) -> Any:
+    """Codes of both sides given, or x in bf16 with a scale for each row, found in the call."""
+
+    def make() -> tuple[Any, Any, list[Any], float]:
+        size = 8192
+        x, w = drawn(size, size, dtype=jnp.bfloat16), drawn(size, size, seed=1) * 0.02
+        codes = []
+        for value in (x, w):
+            scale = jnp.max(jnp.abs(value), axis=1, keepdims=True).astype(jnp.float32) / 448
+            narrow = (value.astype(jnp.float32) / scale).astype(jnp.float8_e4m3fn)
+            codes.append((jax.lax.bitcast_convert_type(narrow, jnp.uint8), scale))
+        (x8, x_scale), (w8, w_scale) = codes
+        product = ScaledMatmul(layout="per_row")
+
+        def ours(x: Any, w8: Any, w_scale: Any) -> Any:
+            scale = ScaledQuantScale(layout="per_row")(x)
+            return product(ScaledQuantize(layout="per_row")(x, scale), w8, scale, w_scale)
+
+        natural = lambda x, w: (x @ w.T).astype(jnp.float32)  # noqa: E731
+        dense = w.astype(jnp.bfloat16)
+        flops = 2.0 * size**3
+        if dynamic:
+            return ours, lambda x, w8, w_scale: natural(x, dense), [x, w8, w_scale], flops
+        args = [x8, w8, x_scale, w_scale]
+        return product, lambda x8, w8, x_scale, w_scale: natural(x, dense), args, flops
+
+    return make
+
+
 def dequant(scheme: str, rows: int, size: int) -> Any:
     def make() -> tuple[Any, Any, list[Any], float]:
         made = QuantScheme.parse(scheme)
@@ -193,6 +222,8 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any, list[Any], float]], str]] = 
         for size in (8192, 4096)
         for scheme, rows in (("q8_0", 1), ("q4_0", 1), ("q4k", 1), ("q6k", 1), ("q4k", 8))
     },
+    "scaled_matmul f8e4m3 per row, 8192³ (against bf16)": (scaled(False), "GFLOP/s"),
+    "the same, x bf16 and quantised in the call": (scaled(True), "GFLOP/s"),
     "top_k, 50 of [64, 131072] f32": (top_k(64, 131_072), "GB/s"),
     "top_k, 50 of [8, 50257] f32": (top_k(8, 50_257), "GB/s"),
 }

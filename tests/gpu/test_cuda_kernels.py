@@ -15,7 +15,7 @@ import rlx_xla
 from rlx import quant
 from rlx.dtypes import DType, as_dtype
 from rlx.ops.attention import Attention, MaskKind
-from rlx.ops.quantized import DequantMatmul
+from rlx.ops.quantized import DequantMatmul, ScaledMatmul, ScaledQuantize, ScaledQuantScale
 from rlx.ops.reduction import CumSum
 from rlx.ops.sequence import GatedDeltaNet, Gru, Lstm, Rnn, SelectiveScan
 from rlx.ops.sorting import TopK, TopNan
@@ -326,3 +326,19 @@ def test_kernels_survive_vmap_and_grad(rng: np.random.Generator) -> None:
     close(found, jax.vmap(jax.grad(function))(x), 1e-5)
     text = jax.jit(jax.vmap(jax.grad(fast))).lower(x).as_text()
     assert "xla.gpu.ptx" in text
+
+
+@pytest.mark.parametrize("layout", ["per_tensor", "per_row"])
+def test_scaled_products_run_on_8_bit_units(layout: str, rng: np.random.Generator) -> None:
+    b = rlx.GraphBuilder()
+    arrays = {n: rng.standard_normal((256, 512)).astype(F32) for n in "xw"}
+    pairs = []
+    for name, array in arrays.items():
+        value = b.input(name, rlx.TensorType(DType.F32, array.shape))
+        scale = ScaledQuantScale(layout=layout)(value)
+        pairs.append((ScaledQuantize(layout=layout)(value, scale), scale))
+    (left, left_scale), (right, right_scale) = pairs
+    graph = b.build(ScaledMatmul(layout=layout)(left, right, left_scale, right_scale))
+    compiled = rlx.Session("cuda").compile(graph)
+    assert "tuning of 8-bit products" in compiled.report().decisions[0]
+    close(compiled.run(arrays)[0], rlx.interpret(graph, arrays)[0], 2e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import rlx
@@ -42,3 +44,12 @@ def test_wide_products_and_single_rows_keep_the_default(products: list[tuple[str
 def test_what_the_user_chose_stays() -> None:
     chosen = {"xla_gpu_enable_triton_gemm": True}
     assert flags_for(graph_of(("f8e4m3fn", 64)), "cuda", chosen) == ()
+
+
+def test_the_report_names_what_was_chosen() -> None:
+    report = rlx.Session("cpu").compile(graph_of(("f32", 4))).report()
+    assert report.decisions == ()
+    chosen = dataclasses.replace(report, decisions=("flag=1: a reason",))
+    assert "decisions: flag=1: a reason" in str(chosen)
+    assert chosen.to_dict()["decisions"] == ["flag=1: a reason"]
+    assert "flag=1: a reason" in chosen._repr_html_()
