@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ FORMAT = 1
 _TO_RUN: dict[str, dict[str, Any]] = {"cuda": {"xla_gpu_enable_triton_gemm": False}}
 """Without a GPU nothing is tuned, and XLA's own products of matrices then have tiny tiles: the
 vendor's library is quicker."""
+
+_PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 
 _MOST = 1 << 34
 """Largest part of an artifact that is read, in bytes."""
@@ -123,6 +126,7 @@ def aot(
     made = compile_text(
         lowered.text,
         where,
+        partitions=lowered.partitions,
         timeout=timeout,
         compiler_options={**defaults, **chosen.compiler_options},
     )
@@ -283,7 +287,8 @@ def load_artifact(path: str | Path | Artifact, device: str | None = None) -> Loa
 
     Raises:
         FormatError: the file is damaged.
-        DeviceError: no such device is attached, or it is of another platform.
+        DeviceError: no such device is attached, it is of another platform, or the program is one
+            over several devices.
         CompileError: the device's runtime does not take the code.
     """
     artifact = path if isinstance(path, Artifact) else read_artifact(path)
@@ -294,6 +299,13 @@ def load_artifact(path: str | Path | Artifact, device: str | None = None) -> Loa
         raise DeviceError(
             f"load_artifact: a device of platform {platform!r} is required ({artifact.target}); "
             f"{device!r} is of {kind!r}. Compile for {kind}."
+        )
+    spread = _PARTITIONS.search(artifact.stablehlo)
+    if spread is not None and int(spread.group(1)) > 1:
+        raise DeviceError(
+            f"load_artifact: a program for one device is required; {artifact.name!r} is one over "
+            f"{spread.group(1)}. Compile its graph where the devices are: "
+            "rlx.Session(device).compile(graph)."
         )
     return LoadedArtifact(
         artifact, found, client.deserialize_executable(artifact.serialized, found)

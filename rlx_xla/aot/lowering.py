@@ -6,15 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, final
 
-from rlx.errors import DimError, LoweringError, TraceError
+from rlx.errors import DeviceError, DimError, LoweringError, TraceError
 from rlx.ir.graph import Graph, Node
 from rlx.ir.module import Module
 from rlx.ir.plan import Implementation, Lir, Refusals
 from rlx.ir.verify import verify
 from rlx.options.compile import CompileOptions
+from rlx.options.dispatch import KernelDispatch
 from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.bind_dims import bind
-from rlx.passes.legalize import Unsupported, examine
+from rlx.passes.legalize import Unsupported
+from rlx.passes.legalize_spread import examine_on_devices
+from rlx.sharding import mesh_of
 from rlx_xla._jax_compat import mlir
 from rlx_xla.aot.targets import Target
 from rlx_xla.kernels.select import choose
@@ -42,6 +45,12 @@ class Lowered:
     unsupported: tuple[Unsupported, ...]
     refused: str
     text: str
+
+    @property
+    def partitions(self) -> int:
+        """Over how many devices the program is spread."""
+        mesh = mesh_of(self.lir.graph)
+        return 1 if mesh is None else mesh.size
 
 
 def graph_of(
@@ -79,19 +88,29 @@ def graph_of(
 
 
 def lower_for(graph: Graph, target: Target, options: CompileOptions) -> Lowered:
-    """Run the passes, choose implementations and write StableHLO."""
+    """Run the passes, choose implementations and write StableHLO.
+
+    Raises:
+        DeviceError: the target has fewer devices than the graph's mesh.
+    """
     from rlx.passes.pipelines import mir_pipeline  # loads op families
 
     platform = target.platform
+    mesh = mesh_of(graph)
+    if mesh is not None and mesh.size > target.devices:
+        raise DeviceError(
+            f"target {target.name!r}: {mesh.size} devices are required for {mesh}; the target has "
+            f"{target.devices}. Take a larger topology or a smaller mesh."
+        )
     if options.dim_binding:
         graph = bind(graph, options.dim_binding)
     ctx = PassContext(options, platform)
     optimised, records = mir_pipeline(options).run(graph, ctx)
 
-    def pick(node: Node) -> Implementation | Refusals:
-        return choose(node, platform, options.kernel_dispatch)
+    def pick(node: Node, dispatch: KernelDispatch) -> Implementation | Refusals:
+        return choose(node, platform, dispatch)
 
-    legal = examine(optimised, pick, platform)
+    legal = examine_on_devices(optimised, pick, options.kernel_dispatch, platform)
     lir = Lir(legal.graph, legal.plan)
     text = refused = ""
     if not legal.unsupported:

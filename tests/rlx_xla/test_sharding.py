@@ -1,9 +1,12 @@
-"""Graphs over eight CPU devices, in a process that has them."""
+"""Graphs over eight CPU devices, in a process that has them, and over two processes."""
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import secrets
+import socket
 import subprocess
 import sys
 
@@ -29,3 +32,35 @@ def outcomes() -> dict[str, str]:
 @pytest.mark.parametrize("name", sorted(sharded_programs.PROGRAMS))
 def test_on_eight_devices(name: str) -> None:
     assert not outcomes()[name], outcomes()[name]
+
+
+def test_two_processes_share_a_mesh() -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
+    seed = str(secrets.randbits(32))
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+    }
+    command = [sys.executable, "-m", "tests.rlx_xla.processes_program", address, "2"]
+    running = [
+        subprocess.Popen(
+            [*command, str(number), seed],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        ended = [process.communicate(timeout=300) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, (out, errors) in zip(running, ended, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+        assert out.splitlines()[-1] == "held"  # gloo writes lines of its own
