@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from rlx.dtypes import DType
 from rlx.errors import FormatError, LoweringError, RunError, did_you_mean
-from rlx.ir.graph import Graph, Value
+from rlx.ir.graph import Graph, Value, inner_graphs
 from rlx.ir.rewrite import splice
 from rlx.ops.io import Param
 from rlx.types import TensorType
@@ -108,7 +108,7 @@ def export(
     if inner.effects:
         raise LoweringError(
             f"export {inner.name}: a graph without effects is required; it has "
-            f"{len(inner.effects)}. Remove prints and callbacks."
+            f"{', '.join(_effects(inner))}. Remove prints and callbacks."
         )
     leaves = (*inner.inputs, *inner.params)
     texts = {p: stablehlo(inner, p, portable=True) for p in wanted}
@@ -176,6 +176,19 @@ def load_export(
     if params:
         compiled.set_params(dict(params))
     return compiled
+
+
+def _effects(graph: Graph) -> list[str]:
+    """What has an effect, in order, with its line; those inside of branches and loops too."""
+    found: dict[str, None] = {}
+    for inner in graph.all_graphs():
+        for node in inner.nodes():
+            takes = any(value.type.dtype is DType.TOKEN for value in node.inputs)
+            if not takes or inner_graphs(node.op):
+                continue
+            name = str(node.op.attributes().get("name") or node.op.op_name)
+            found[f"{name} at {node.location}" if node.location else name] = None
+    return list(found)
 
 
 def _with_params(graph: Graph, params: Mapping[str, Any]) -> Graph:

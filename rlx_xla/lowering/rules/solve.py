@@ -9,49 +9,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rlx.dtypes import DType
 from rlx.ir.op import Op
 from rlx.ops import solve as ops
 from rlx.types import TensorType
 from rlx_xla._jax_compat import linalg
 from rlx_xla._jax_compat.mlir import ir, stablehlo
-from rlx_xla.lowering import jax_function
+from rlx_xla.lowering import core_linalg, jax_function
 from rlx_xla.lowering.context import LoweringContext
 from rlx_xla.lowering.registry import lowers
 
 
 @lowers(ops.Cholesky)
 def cholesky(ctx: LoweringContext, op: ops.Cholesky, x: ir.Value) -> ir.Value:
-    type_ = ctx.output_types[0]
-    if not ctx.portable:
-        function = functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False)
-        return _by_jax(ctx, op, function, x)[0]
-    whole = stablehlo.cholesky(x, lower=True)
-    counts = type_.with_dtype(DType.I32)
-    rows = stablehlo.iota(ctx.mlir_type(counts), type_.rank - 2)
-    columns = stablehlo.iota(ctx.mlir_type(counts), type_.rank - 1)
-    inside = stablehlo.compare(rows, columns, stablehlo.ComparisonDirectionAttr.get("GE"))
-    return stablehlo.select(inside, whole, ctx.full(0, type_))
+    function = functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False)
+    return _by_jax(ctx, op, function, x, core=core_linalg.cholesky)[0]
 
 
 @lowers(ops.TriangularSolve)
 def triangular_solve(
     ctx: LoweringContext, op: ops.TriangularSolve, a: ir.Value, b: ir.Value
 ) -> ir.Value:
-    if not ctx.portable:
-        function: Callable[..., Any] = functools.partial(_triangular, op)
-        if ctx.output_types[0].dtype.bits < 32 and ctx.platform in ("cuda", "rocm"):
-            function = _in_f32(function)  # the GPUs' library has no narrower type
-        return _by_jax(ctx, op, function, a, b)[0]
-    conjugate = op.conjugate_a and ctx.input_types[0].dtype.is_complex
-    if conjugate and not op.transpose_a:
-        a = stablehlo.complex(stablehlo.real(a), stablehlo.negate(stablehlo.imag(a)))
-    transpose = "NO_TRANSPOSE"
-    if op.transpose_a:
-        transpose = "ADJOINT" if conjugate else "TRANSPOSE"
-    return stablehlo.triangular_solve(
-        a, b, op.left_side, op.lower, op.unit_diagonal, stablehlo.TransposeAttr.get(transpose)
-    )
+    function: Callable[..., Any] = functools.partial(_triangular, op)
+    if ctx.output_types[0].dtype.bits < 32 and ctx.platform in ("cuda", "rocm"):
+        function = _in_f32(function)  # the GPUs' library has no narrower type
+    core = functools.partial(core_linalg.triangular_solve, **op.attributes())
+    return _by_jax(ctx, op, function, a, b, core=core)[0]
 
 
 def _triangular(op: ops.TriangularSolve, a: Any, b: Any) -> Any:
@@ -71,7 +53,7 @@ def lu(ctx: LoweringContext, op: ops.Lu, x: ir.Value) -> Sequence[ir.Value]:
     if 0 in ctx.input_types[0].shape:  # the libraries divide by the sizes
         lu, pivots, permutation = ctx.output_types
         return [ctx.full(0, lu), ctx.full(0, pivots), _counted(ctx, permutation)]
-    return _by_jax(ctx, op, jax.lax.linalg.lu, x)
+    return _by_jax(ctx, op, jax.lax.linalg.lu, x, core=core_linalg.lu)
 
 
 @lowers(ops.LuPivotsToPermutation)
@@ -81,12 +63,13 @@ def lu_pivots_to_permutation(
     function = functools.partial(
         jax.lax.linalg.lu_pivots_to_permutation, permutation_size=op.permutation_size
     )
-    return _by_jax(ctx, op, function, pivots)[0]
+    core = functools.partial(core_linalg.permutation, size=op.permutation_size)
+    return _by_jax(ctx, op, function, pivots, core=core)[0]
 
 
 @lowers(ops.Geqrf)
 def geqrf(ctx: LoweringContext, op: ops.Geqrf, x: ir.Value) -> Sequence[ir.Value]:
-    return _by_jax(ctx, op, linalg.geqrf, x)
+    return _by_jax(ctx, op, linalg.geqrf, x, core=core_linalg.geqrf)
 
 
 @lowers(ops.Geqp3)
@@ -95,14 +78,18 @@ def geqp3(ctx: LoweringContext, op: ops.Geqp3, x: ir.Value, jpvt: ir.Value) -> S
         a, order, taus = ctx.output_types
         counted = stablehlo.add(_counted(ctx, order), ctx.full(1, order))
         return [ctx.full(0, a), counted, ctx.full(0, taus)]
-    return _by_jax(ctx, op, linalg.geqp3, x, jpvt)
+    core = core_linalg.geqp3
+    if ctx.platform == "tpu":  # JAX has none there
+        return _by_core(ctx, op, core, x, jpvt)
+    return _by_jax(ctx, op, linalg.geqp3, x, jpvt, core=core)
 
 
 @lowers(ops.HouseholderProduct)
 def householder_product(
     ctx: LoweringContext, op: ops.HouseholderProduct, a: ir.Value, taus: ir.Value
 ) -> ir.Value:
-    return _by_jax(ctx, op, jax.lax.linalg.householder_product, a, taus)[0]
+    function = jax.lax.linalg.householder_product
+    return _by_jax(ctx, op, function, a, taus, core=core_linalg.householder_product)[0]
 
 
 @lowers(ops.Eigh)
@@ -113,7 +100,7 @@ def eigh(ctx: LoweringContext, op: ops.Eigh, x: ir.Value) -> Sequence[ir.Value]:
         sort_eigenvalues=op.sort_eigenvalues,
         method=None if op.method is ops.EighMethod.DEFAULT else op.method.name,
     )
-    return _by_jax(ctx, op, function, x)
+    return _by_jax(ctx, op, function, x, core=functools.partial(core_linalg.eigh, lower=op.lower))
 
 
 def _without_library(op: ops.Eig, types: Sequence[TensorType], platform: str) -> str | None:
@@ -134,7 +121,12 @@ def svd(ctx: LoweringContext, op: ops.Svd, x: ir.Value) -> Sequence[ir.Value]:
         compute_uv=op.compute_uv,
         method=None if op.method is ops.SvdMethod.DEFAULT else op.method.name,
     )
-    return _by_jax(ctx, op, function, x)
+    core = functools.partial(
+        core_linalg.svd, full_matrices=op.full_matrices, compute_uv=op.compute_uv
+    )
+    if ctx.platform == "tpu" and op.method not in (ops.SvdMethod.DEFAULT, ops.SvdMethod.POLAR):
+        return _by_core(ctx, op, core, x)  # JAX has its own method alone there
+    return _by_jax(ctx, op, function, x, core=core)
 
 
 @lowers(ops.TridiagonalSolve)
@@ -146,7 +138,8 @@ def tridiagonal_solve(
     du: ir.Value,
     b: ir.Value,
 ) -> ir.Value:
-    return _by_jax(ctx, op, jax.lax.linalg.tridiagonal_solve, dl, d, du, b)[0]
+    function = jax.lax.linalg.tridiagonal_solve
+    return _by_jax(ctx, op, function, dl, d, du, b, core=core_linalg.tridiagonal_solve)[0]
 
 
 def _counted(ctx: LoweringContext, type_: TensorType) -> ir.Value:
@@ -154,13 +147,34 @@ def _counted(ctx: LoweringContext, type_: TensorType) -> ir.Value:
 
 
 def _by_jax(
-    ctx: LoweringContext, op: Op, function: Callable[..., Any], *operands: ir.Value
+    ctx: LoweringContext,
+    op: Op,
+    function: Callable[..., Any],
+    *operands: ir.Value,
+    core: Callable[..., Any] | None = None,
 ) -> list[ir.Value]:
+    """What JAX lowers a function to; in portable modules ``core`` takes its place."""
+    if ctx.portable:
+        return _by_core(ctx, op, core, *operands)
     if all(0 in t.shape for t in ctx.output_types):
         return [ctx.full(0, t) for t in ctx.output_types]
-    if ctx.portable and not isinstance(op, ops.LuPivotsToPermutation):
+    return jax_function.call(ctx, function, ctx.input_types, operands, op.op_name)
+
+
+def _by_core(
+    ctx: LoweringContext, op: Op, function: Callable[..., Any] | None, *operands: ir.Value
+) -> list[ir.Value]:
+    """A function of single matrices over the leading axes, without calls of a library."""
+    if all(0 in t.shape for t in ctx.output_types):
+        return [ctx.full(0, t) for t in ctx.output_types]
+    if function is None:
         raise ctx.refuse(
             f"{op.op_name} is required to call a library, which a portable module must not. "
             "Lower it for one platform (portable=False)."
         )
-    return jax_function.call(ctx, function, ctx.input_types, operands, op.op_name)
+    vectors = isinstance(op, ops.TridiagonalSolve | ops.LuPivotsToPermutation)
+    leading = ctx.input_types[0].rank - (1 if vectors else 2)
+    made = core_linalg.batched(function, leading)
+    # The caller's own settings are for the caller's code.
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        return jax_function.call(ctx, made, ctx.input_types, operands, op.op_name)
