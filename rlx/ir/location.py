@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import re
+import sys
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
 
+_MADE_UP = re.compile(r"[/\\\\]ipykernel_\d+[/\\\\]")
 _OUR_FOLDERS = tuple(
     os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), name) + os.sep
     for name in ("rlx", "rlx_xla")
@@ -25,7 +28,7 @@ class Location:
     """A place in the user's program.
 
     Attributes:
-        file: path of the source file, or an empty string.
+        file: path of the source file, ``In[3]`` for a cell of a notebook, or an empty string.
         line: 1-based line, 0 when unknown.
         label: scope such as ``encoder/layer_0/mlp``, or an empty string.
     """
@@ -82,10 +85,25 @@ def current() -> Location:
     return intern(frame.f_code.co_filename, frame.f_lineno, _scope.get())
 
 
+def enclosing() -> Location:
+    """Return the location that is given to nodes now, or ``UNKNOWN``."""
+    return _explicit.get() or UNKNOWN
+
+
 def intern(file: str, line: int, label: str = "") -> Location:
     """Return the one Location object for these facts."""
     key = (file, line, label)
     found = _interned.get(key)
     if found is None:
-        found = _interned[key] = Location(file, line, label)
+        found = _interned[key] = Location(_cell(file) or file, line, label)
     return found
+
+
+def _cell(file: str) -> str:
+    """``In[3]`` for a file that a notebook's kernel made up for a cell; empty for others."""
+    shell: Any = sys.modules.get("IPython")
+    if shell is None or not _MADE_UP.search(file):
+        return ""
+    running = shell.get_ipython()
+    named = None if running is None else running.compile.format_code_name(file)
+    return "" if named is None else str(named[1])

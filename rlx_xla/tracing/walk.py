@@ -254,6 +254,7 @@ class JaxprWalker:
     def _location(self, equation: Any) -> loc.Location:
         line = jx.source_line(equation)
         label = self._prefix + jx.name_stack(equation)
-        if line is None:
-            return loc.intern("", 0, label)
+        if line is None:  # JAX keeps none inside of its own jitted functions
+            outer = loc.enclosing()
+            return loc.intern(outer.file, outer.line, label)
         return loc.intern(line.file, line.line, label)

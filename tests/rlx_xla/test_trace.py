@@ -219,6 +219,12 @@ def test_semantic_traps() -> None:
     check(lambda a: (jax.lax.dot(a, a.T), jax.lax.dot(a, a.T, preferred_element_type=jnp.int32)), a)
 
 
+def test_what_jax_keeps_no_line_of_has_that_of_its_call() -> None:
+    traced = rlx_xla.trace(lambda x: jnp.linalg.eigvals(x), "f32[3, 3]")
+    (node,) = [n for n in traced.graph.nodes() if n.op.op_name == "eig"]
+    assert node.location.file == __file__
+
+
 def test_locations_and_scopes_reach_the_nodes() -> None:
     def fn(x: Any) -> Any:
         with jax.named_scope("outer"):
