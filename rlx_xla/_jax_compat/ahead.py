@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax._src import xla_bridge
 from jax.errors import JaxRuntimeError
 from jax.experimental import topologies
 from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
@@ -18,6 +22,8 @@ from rlx_xla._jax_compat.mlir import ir
 
 ERRORS = (JaxRuntimeError, RuntimeError, ValueError, NotImplementedError, ir.MLIRError)
 """What a compiler's refusal is raised as."""
+
+ROCM_PLUGIN = "jax_plugins.xla_rocm7"
 
 _CYCLES = re.compile(r'"estimated_cycles":"(-?\d+)"')
 _COLLECTIVES = (
@@ -33,7 +39,28 @@ def compile_only_devices(platform: str, name: str, options: Mapping[str, Any]) -
         name: what the compiler calls the topology; empty for a GPU.
         options: what else it takes.
     """
+    if platform == "rocm":
+        _register_rocm()
     return topologies.get_topology_desc(platform=platform, topology_name=name, **options).devices
+
+
+def _register_rocm() -> None:
+    """Register the plugin for AMD GPUs, which leaves itself out where it sees no GPU.
+
+    Raises:
+        RuntimeError: its library does not load; the loader's words are given.
+    """
+    found = importlib.util.find_spec(ROCM_PLUGIN)
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    libraries = [path for place in places for path in Path(place).glob("xla_rocm_plugin.so")]
+    if not libraries:
+        raise RuntimeError(f"{ROCM_PLUGIN} has no library xla_rocm_plugin.so")
+    try:
+        ctypes.CDLL(str(libraries[0]))  # says which library is missing; JAX's words do not
+    except OSError as error:
+        raise RuntimeError(f"the plugin for ROCm does not load: {error}") from error
+    if not xc.pjrt_plugin_loaded("rocm"):
+        xla_bridge.register_plugin("rocm", priority=500, library_path=str(libraries[0]))
 
 
 def compile_ahead(

@@ -7,6 +7,7 @@ from rlx_xla.aot.artifact import load_artifact as load_artifact
 from rlx_xla.aot.compiling import Compilation as Compilation
 from rlx_xla.aot.compiling import Failure as Failure
 from rlx_xla.aot.compiling import FailureKind as FailureKind
+from rlx_xla.aot.compiling import missing as missing
 from rlx_xla.aot.preflight import Bound as Bound
 from rlx_xla.aot.preflight import Preflight as Preflight
 from rlx_xla.aot.preflight import preflight as preflight

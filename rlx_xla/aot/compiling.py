@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -38,7 +38,7 @@ _ENVIRONMENT = {
 _NEEDS = {
     "tpu": ("libtpu", "pip install 'rlx-xla[tpu-aot]'"),
     "cuda": ("jax_plugins.xla_cuda12", "pip install 'rlx-xla[cuda-aot]'"),
-    "rocm": ("jax_plugins.xla_rocm7", "pip install jax-rocm7-plugin jax-rocm7-pjrt"),
+    "rocm": ("jax_plugins.xla_rocm7", "pip install 'rlx-xla[rocm-aot]'"),
 }
 _POLL = 0.05
 CHILD = "rlx_xla.aot.child"
@@ -54,6 +54,7 @@ class FailureKind(enum.Enum):
     ABORTED = "aborted"
     TIMED_OUT = "timed out"
     COMPILER_MEMORY = "the compiler took too much memory"
+    NOT_COMPILED = "lowered, and not compiled"
 
 
 @final
@@ -115,6 +116,22 @@ class Compilation:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
+    @property
+    def unstarted(self) -> bool:
+        """Whether the compiler itself did not start."""
+        return self.failure is not None and self.failure.kind is FailureKind.NOT_COMPILED
+
+
+def absence(target: Target) -> str | None:
+    """Why nothing is compiled for a target, with the command that changes it, or None."""
+    command = missing(target)
+    if command is None:
+        return None
+    return (
+        f"the compiler for {target.platform} is required; it is not installed. Install it: "
+        f"{command}"
+    )
+
 
 def missing(target: Target) -> str | None:
     """What has to be installed to compile for a target, as a command, or None."""
@@ -157,25 +174,68 @@ def compile_text(
     Raises:
         DeviceError: the compiler is not installed; the command that installs it is given.
     """
-    command = missing(target)
-    if command is not None:
-        raise DeviceError(
-            f"target {target.name!r}: the compiler for {target.platform} is required; it is not "
-            f"installed. Install it: {command}"
-        )
+    (made,) = compile_each(
+        [text],
+        target,
+        partitions=partitions,
+        timeout=timeout,
+        memory_limit=memory_limit,
+        compiler_options=compiler_options,
+    )
+    return made
+
+
+def compile_each(
+    texts: Sequence[str],
+    target: Target,
+    *,
+    keep: bool = True,
+    partitions: int = 1,
+    timeout: float = 600.0,
+    memory_limit: int = 16 * 2**30,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> list[Compilation]:
+    """Compile many modules in as few child processes as can be: one more for each that ends one.
+
+    Args:
+        texts: modules, each with a function ``main``.
+        target: what to compile for.
+        keep: whether programs and what is known of them are returned, or only failures and times.
+        partitions: over how many devices each program is spread.
+        timeout: seconds for each module after which the child is stopped.
+        memory_limit: bytes of resident memory at which a child is stopped.
+        compiler_options: XLA flags by name.
+
+    Raises:
+        DeviceError: the compiler is not installed; the command that installs it is given.
+    """
+    absent = absence(target)
+    if absent is not None:
+        raise DeviceError(f"target {target.name!r}: {absent}")
+    made: list[Compilation] = []
     with tempfile.TemporaryDirectory(prefix="rlx-aot-") as name:
         folder = Path(name)
-        (folder / "module.mlir").write_text(text, encoding="utf-8")
+        for number, text in enumerate(texts):
+            (folder / f"{number}.mlir").write_text(text, encoding="utf-8")
         request = {
             "platform": target.platform,
             "topology": target.topology_name,
             "options": _options(target),
             "partitions": partitions,
             "compiler_options": dict(compiler_options or {}),
+            "keep": keep,
         }
-        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        stopped, code, log = _run(folder, timeout, memory_limit)
-        return _read(folder, target, stopped, code, log)
+        while len(made) < len(texts):
+            whole = json.dumps({**request, "first": len(made)})
+            (folder / "request.json").write_text(whole, encoding="utf-8")
+            stopped, code, log = _run(folder, len(made), timeout, memory_limit)
+            while (folder / f"{len(made)}.json").is_file():
+                made.append(_read(folder, len(made), target))
+            if made and made[-1].unstarted:
+                return made + [made[-1]] * (len(texts) - len(made))
+            if len(made) < len(texts):
+                made.append(Compilation(target=target, failure=_ended(stopped, code, log)))
+    return made
 
 
 def _options(target: Target) -> dict[str, Any]:
@@ -184,13 +244,15 @@ def _options(target: Target) -> dict[str, Any]:
     return {"target_config": target_config(target.chip), "topology": "1x1x1"}
 
 
-def _run(folder: Path, timeout: float, memory_limit: int) -> tuple[FailureKind | None, int, str]:
+def _run(
+    folder: Path, first: int, timeout: float, memory_limit: int
+) -> tuple[FailureKind | None, int, str]:
     """Run the child; say what it was stopped for, its exit code and the end of its stderr."""
     environment = {**os.environ, **_ENVIRONMENT}
     root = str(Path(str(files("rlx_xla"))).parent)
     environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p)])
     log = folder / "stderr"
-    started = time.monotonic()
+    started, current = time.monotonic(), first
     with log.open("wb") as errors:
         child = subprocess.Popen(
             [sys.executable, "-m", CHILD, str(folder)],
@@ -204,6 +266,8 @@ def _run(folder: Path, timeout: float, memory_limit: int) -> tuple[FailureKind |
         stopped: FailureKind | None = None
         try:
             while child.poll() is None:
+                while (folder / f"{current}.json").is_file():
+                    started, current = time.monotonic(), current + 1
                 if time.monotonic() - started > timeout:
                     stopped = FailureKind.TIMED_OUT
                 elif _resident(child.pid) > memory_limit:
@@ -226,30 +290,34 @@ def _resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _read(
-    folder: Path, target: Target, stopped: FailureKind | None, code: int, log: str
-) -> Compilation:
-    answer = folder / "result.json"
+def _ended(stopped: FailureKind | None, code: int, log: str) -> Failure:
+    """Why a child that left no result ended."""
     if stopped is not None:
-        return Compilation(target=target, failure=Failure(kind=stopped, message=_last(log)))
-    if not answer.is_file():
-        return Compilation(
-            target=target,
-            failure=_placed(FailureKind.ABORTED, f"exit code {code}; {_last(log)}", log),
-        )
-    result = json.loads(answer.read_text(encoding="utf-8"))
+        return Failure(kind=stopped, message=_last(log))
+    return _placed(FailureKind.ABORTED, f"exit code {code}; {_last(log)}", log)
+
+
+def _read(folder: Path, number: int, target: Target) -> Compilation:
+    result = json.loads((folder / f"{number}.json").read_text(encoding="utf-8"))
+    seconds = result.get("compile_seconds", 0.0)
+    if "unstarted" in result:
+        failure = Failure(kind=FailureKind.NOT_COMPILED, message=result["unstarted"])
+        return Compilation(target=target, failure=failure)
     if "error" in result:
-        return Compilation(target=target, failure=failure_of(result["error"]))
+        return Compilation(target=target, failure=failure_of(result["error"]), seconds=seconds)
+    program = folder / f"{number}.bin"
+    if not program.is_file():
+        return Compilation(target=target, seconds=seconds)
     return Compilation(
         target=target,
-        hlo=(folder / "module.hlo").read_text(encoding="utf-8"),
-        serialized=(folder / "executable.bin").read_bytes(),
+        hlo=(folder / f"{number}.hlo").read_text(encoding="utf-8"),
+        serialized=program.read_bytes(),
         memory=result.get("memory", {}),
         cost=result.get("cost", {}),
         cycles=result.get("cycles"),
         collectives=result.get("collectives", {}),
         fusions=result.get("fusions", 0),
-        seconds=result["compile_seconds"],
+        seconds=seconds,
         notes=tuple(result["notes"]),
     )
 

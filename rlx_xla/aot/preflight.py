@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import html
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -16,9 +18,11 @@ from rlx.ir.plan import Lir
 from rlx.ops.convolution import ConvGeneralDilated
 from rlx.ops.dot import DotGeneral, DotPrecision
 from rlx.options.compile import CompileOptions
-from rlx_xla.aot.compiling import Compilation, Failure, FailureKind, compile_text
+from rlx_xla.aot.compiling import Compilation, Failure, FailureKind, absence, compile_text
+from rlx_xla.aot.hlo_text import Fusion, fusions
 from rlx_xla.aot.lowering import Lowered, graph_of, lower_for
 from rlx_xla.aot.targets import Target, parse_target
+from rlx_xla.aot.transfers import Transfer, totals, transfers
 
 _EXACT = ("t4",)
 """Chips without units that round f32."""
@@ -27,6 +31,17 @@ MANY_OPS = 3000
 """Ops of one function from which XLA's compile takes noticeably more than its share."""
 
 LARGE_CONSTANT = 1 << 20
+
+MOST_SENT = 8
+"""Lines on operations between devices in a report; all of them are in ``transfers``."""
+
+MOST_FUSED = 6
+"""Fused loops that a report names."""
+
+LOWERED_ANYWAY = ("rocm",)
+"""Platforms whose compiler loads only beside the vendor's libraries: without it the answer holds
+what lowering and the graph say."""
+
 _ROUNDING = {"tpu": ("bf16", 1.7e-3), "cuda": ("TF32", 2.9e-4)}
 """What f32 products of default precision are rounded to, and their error as a part of the norm of
 the result, measured on random operands."""
@@ -87,9 +102,12 @@ class Preflight:
         precision: products that the target rounds, with the error to expect.
         collectives: operations between devices.
         fusions: fused loops.
+        fused: the fused loops that take most, with the ops in each.
         failure: the compiler's answer where there is no program.
         compile_seconds: time of the compile.
         compilation: everything that the compiler said; None where it was not asked.
+        transfers: each operation between devices, in the order of the program.
+        partitions: over how many devices the program is spread.
     """
 
     name: str
@@ -109,9 +127,12 @@ class Preflight:
     precision: tuple[Named, ...]
     collectives: Mapping[str, Mapping[str, int]]
     fusions: int
+    fused: tuple[Fusion, ...]
     failure: Failure | None
     compile_seconds: float
     compilation: Compilation | None = None
+    transfers: tuple[Transfer, ...] = ()
+    partitions: int = 1
 
     @property
     def ok(self) -> bool:
@@ -146,8 +167,14 @@ class Preflight:
             "unsupported": lines(self.unsupported),
             "slow_compile": lines(self.slow_compile),
             "precision": lines(self.precision),
+            "partitions": self.partitions,
             "collectives": {k: dict(v) for k, v in self.collectives.items()},
+            "transfers": [dataclasses.asdict(t) for t in self.transfers],
             "fusions": self.fusions,
+            "fused": [
+                {"ops": dict(f.ops), "result": f.result, "where": f.where, "cycles": f.cycles}
+                for f in self.fused
+            ],
             "failure": None
             if failure is None
             else {
@@ -171,8 +198,9 @@ class Preflight:
         ]
         if self.fits is not None:
             room = self.available - self.needed
+            each = " of each device" if self.partitions > 1 else ""
             lines.append(
-                f"  memory: {_gib(self.needed)} of {_gib(self.available)}; "
+                f"  memory{each}: {_gib(self.needed)} of {_gib(self.available)}; "
                 + (f"{_gib(room)} to spare" if room >= 0 else f"{_gib(-room)} too much")
             )
         if self.memory:
@@ -188,9 +216,11 @@ class Preflight:
                 f"  compile: {self.compile_seconds:.2f} s, {self.fusions} fusions"
                 + (" (on one thread of this machine)" if self.compile_seconds > 60 else "")
             )
+        whole = ", before they are divided" if self.partitions > 1 else ""
         for title, named in (
             ("unsupported", self.unsupported),
-            ("largest values", self.largest),
+            ("largest values" + whole, self.largest),
+            ("fused", self.fused),
             ("rounded", self.precision),
             ("slow to compile", self.slow_compile),
         ):
@@ -201,6 +231,11 @@ class Preflight:
                 f"    {kind} × {entry['count']}, {entry['bytes']:,} B"
                 for kind, entry in self.collectives.items()
             ]
+            counts = Counter(map(str, sorted(self.transfers, key=lambda sent: -sent.nbytes)))
+            shown = [f"{line} × {count}" if count > 1 else line for line, count in counts.items()]
+            lines += [f"      {line}" for line in shown[:MOST_SENT]]
+            if len(shown) > MOST_SENT:
+                lines.append(f"      and {len(shown) - MOST_SENT} kinds of smaller ones")
         if self.failure is not None:
             lines.append(f"  failure: {self.failure}")
         return "\n".join(lines)
@@ -242,9 +277,17 @@ def preflight(
     chosen = CompileOptions() if options is None else options
     lowered = lower_for(graph_of("preflight", fn_or_graph, args, kwargs, params), where, chosen)
     compilation = None
-    if lowered.text:
+    absent = absence(where) if where.platform in LOWERED_ANYWAY else None
+    if absent is not None and lowered.text:
+        failure = Failure(kind=FailureKind.NOT_COMPILED, message=absent)
+        compilation = Compilation(target=where, failure=failure)
+    elif lowered.text:
         compilation = compile_text(
-            lowered.text, where, timeout=timeout, compiler_options=chosen.compiler_options
+            lowered.text,
+            where,
+            partitions=lowered.partitions,
+            timeout=timeout,
+            compiler_options=chosen.compiler_options,
         )
     return report_of(lowered, where, compilation)
 
@@ -269,6 +312,7 @@ def report_of(lowered: Lowered, target: Target, compilation: Compilation | None)
     flops = cost.get("flops") or count_work(lowered.lir.graph).matmul_flops
     moved = cost.get("bytes accessed") or float(estimate.total)
     seconds = bound = None
+    sent = () if made is None else tuple(transfers(made.hlo))
     if made is not None:
         seconds, bound = _time_of(target, flops, moved, made.cycles)
     return Preflight(
@@ -301,11 +345,14 @@ def report_of(lowered: Lowered, target: Target, compilation: Compilation | None)
         ),
         slow_compile=_slow(lowered.lir),
         precision=_rounded(lowered.lir.graph, target),
-        collectives={} if made is None else made.collectives,
+        collectives=totals(sent),
         fusions=0 if made is None else made.fusions,
+        fused=() if made is None else tuple(fusions(made.hlo)[:MOST_FUSED]),
         failure=failure,
         compile_seconds=0.0 if made is None else made.seconds,
         compilation=compilation,
+        transfers=sent,
+        partitions=lowered.partitions,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 import rlx
 import rlx_xla
 from rlx_xla.aot import Bound, FailureKind, parse_target
-from rlx_xla.aot.compiling import missing
+from rlx_xla.aot.compiling import compile_each, missing
 
 pytestmark = pytest.mark.skipif(
     missing(parse_target("v5e-1")) is not None, reason="libtpu is not installed"
@@ -42,6 +43,8 @@ def test_a_program_fits_and_is_costed(target: str) -> None:
     assert report.cycles
     assert report.seconds
     assert report.bound in tuple(Bound)
+    assert any(dict(fused.ops).keys() > {"exponential"} for fused in report.fused)
+    assert "  fused:" in str(report)
     assert [named.what for named in report.precision] == ["dot_general × 2"]
     assert "test_aot_compilers.py" in report.precision[0].where
 
@@ -55,7 +58,7 @@ def test_an_option_keeps_the_precision() -> None:
     assert not report.precision
 
 
-def test_too_large_is_an_answer() -> None:
+def test_k3_too_large_is_an_answer() -> None:
     shape = _struct(70_000, 70_000)
     report = rlx_xla.preflight(lambda a, b: a @ b, shape, shape, target="v5e-1")
     assert report.failure is not None
@@ -66,13 +69,28 @@ def test_too_large_is_an_answer() -> None:
     assert "39.02 GiB too much" in str(report)
 
 
-def test_two_at_once() -> None:
+def test_k3_two_at_once() -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         made = [
             pool.submit(rlx_xla.preflight, lambda x: jnp.sin(x).sum(), "f32[128]", target="v5e-1")
             for _ in range(2)
         ]
         assert all(report.result().ok for report in made)
+
+
+def test_k3_what_a_tpu_lacks_is_named_with_its_line() -> None:
+    report = rlx_xla.preflight(jnp.linalg.eigvals, _struct(8, 8), target="v5e-1")
+    assert [named.what for named in report.unsupported] == ["eig"]
+    assert report.failure is None
+
+
+def test_many_modules_share_a_process_and_one_that_is_refused_stops_none() -> None:
+    good = rlx_xla.stablehlo(rlx_xla.trace(lambda x: x + 1, "f32[8]"), "tpu")
+    first, second, third = compile_each([good, "module {", good], parse_target("v5e-1"), keep=False)
+    assert first.failure is third.failure is None
+    assert first.seconds > 0
+    assert second.failure is not None
+    assert second.failure.kind is FailureKind.REFUSED
 
 
 def test_a_slow_compiler_is_stopped() -> None:
@@ -91,13 +109,20 @@ def test_an_artifact_holds_the_program() -> None:
     assert str(artifact.outputs[0]) == "f32[]"
 
 
-def test_a_process_without_tpu_settings_does_not_wait() -> None:
+def test_k3_a_process_without_tpu_settings_does_not_wait() -> None:
     code = (
         "import rlx_xla, time; t = time.time(); "
         "r = rlx_xla.preflight(lambda x: x * 2, 'f32[8]', target='v5e-1'); "
         "assert r.ok, r; print('ok')"
     )
+    ours = ("TPU_", "JAX_", "ALLOW_MULTIPLE_LIBTPU_LOAD")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
     )
     assert done.stdout.strip() == "ok", done.stderr[-2000:]

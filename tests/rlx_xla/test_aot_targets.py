@@ -15,6 +15,7 @@ from rlx.errors import DeviceError, DimError, FormatError, RunError, TraceError
 from rlx_xla.aot import Artifact, FailureKind, compiling, known_targets, parse_target
 from rlx_xla.aot.artifact import read_artifact
 from rlx_xla.aot.compiling import failure_of
+from rlx_xla.aot.hlo_text import fusions
 from rlx_xla.aot.lowering import lower_for
 from rlx_xla.aot.preflight import report_of
 
@@ -82,6 +83,78 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DeviceError, match=r"not installed. Install it: pip install 'rlx-xla\[tpu"):
         rlx_xla.preflight(lambda x: x + 1, "f32[3]", target="v5e-1")
+
+
+def test_rocm_is_lowered_and_says_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
+    report = rlx_xla.preflight(lambda x: x @ x, "f32[64, 64]", target="rocm:mi300x")
+    assert not report.ok
+    assert report.fits is None
+    assert report.largest[0].nbytes == 4 * 64 * 64
+    assert report.flops == 2 * 64**3
+    assert str(report.failure) == (
+        "lowered, and not compiled: the compiler for rocm is required; it is not installed. "
+        "Install it: pip install 'rlx-xla[rocm-aot]'"
+    )
+    with pytest.raises(DeviceError, match=r"target 'rocm:mi300x': the compiler for rocm is"):
+        rlx_xla.aot(lambda x: x + 1, "f32[3]", target="rocm:mi300x")
+
+
+def test_a_plugin_that_does_not_load_says_which_library_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = tmp_path / "jax_plugins" / "xla_rocm7"
+    plugin.mkdir(parents=True)
+    (plugin / "__init__.py").touch()
+    (plugin / "xla_rocm_plugin.so").write_bytes(b"no library")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(compiling, "missing", lambda target: None)
+    made = compiling.compile_each(["module {}", "module {}"], parse_target("mi300x"))
+    assert len(made) == 2  # one start tells of both
+    for compilation in made:
+        assert compilation.unstarted
+        assert "the plugin for ROCm does not load" in str(compilation.failure)
+        assert "xla_rocm_plugin.so" in str(compilation.failure)
+
+
+HLO = """HloModule rlx_f, is_scheduled=true
+
+%inner (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0:T(128)} parameter(0)
+  ROOT %t = f32[4]{0:T(128)} tanh(%p)
+}
+
+%outer (a: f32[4], b: f32[4]) -> f32[4] {
+  %a = f32[4]{0:T(128)} parameter(0)
+  %b = f32[4]{0:T(128)} parameter(1)
+  %f = f32[4]{0:T(128)} fusion(%a), kind=kLoop, calls=%inner
+  %m = f32[4]{0:T(128)} multiply(%f, %b)
+  ROOT %n = f32[4]{0:T(128)} multiply(%m, %m)
+}
+
+%alone (c: f32[4]) -> f32[4] {
+  %c = f32[4]{0:T(128)} parameter(0)
+  ROOT %d = f32[4]{0:T(128)} bitcast(%c)
+}
+
+ENTRY %main (x: f32[4], y: f32[4]) -> f32[4] {
+  %x = f32[4]{0:T(128)} parameter(0)
+  %y = f32[4]{0:T(128)} parameter(1)
+  %g = f32[4]{0:T(128)} fusion(%x), kind=kLoop, calls=%alone
+  ROOT %h = f32[4]{0:T(128)} fusion(%g, %y), kind=kLoop, calls=%outer, WHERE
+}
+""".replace(
+    "WHERE",
+    'metadata={op_name="f" source_file="/home/me/model.py" source_line=7}, '
+    'backend_config={"estimated_cycles":"1234"}',
+)
+
+
+def test_what_was_fused_is_read_from_the_program() -> None:
+    (found,) = fusions(HLO)
+    assert found.ops == (("multiply", 2), ("tanh", 1))
+    assert str(found) == "multiply × 2, tanh → f32[4] at model.py:7, 1,234 cycles"
+    assert fusions("") == []
 
 
 @pytest.mark.parametrize(
