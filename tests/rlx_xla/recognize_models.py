@@ -367,14 +367,8 @@ WAYS = [
 ]  # fmt: skip
 
 
-LOOPS = ("selective_scan", "lstm", "gru", "rnn")
 WAYS = [
-    dataclasses.replace(
-        way,
-        scores="attention" in way.name and len(way.shapes) > 1,
-        steps=S if next(iter(way.counts), "") in LOOPS else 1,
-    )
-    for way in WAYS
+    dataclasses.replace(way, scores="attention" in way.name and len(way.shapes) > 1) for way in WAYS
 ]
 
 
