@@ -341,4 +341,4 @@ def test_scaled_products_run_on_8_bit_units(layout: str, rng: np.random.Generato
     graph = b.build(ScaledMatmul(layout=layout)(left, right, left_scale, right_scale))
     compiled = rlx.Session("cuda").compile(graph)
     assert "tuning of 8-bit products" in compiled.report().decisions[0]
-    close(compiled.run(arrays)[0], rlx.interpret(graph, arrays)[0], 2e-4)
+    close(compiled.run(arrays)[0], rlx.interpret(graph, arrays)[0], 1e-3)
