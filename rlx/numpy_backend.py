@@ -12,7 +12,7 @@ import numpy as np
 from rlx.backend import AbstractBackend, AbstractExecutable
 from rlx.dtypes import as_dtype
 from rlx.errors import DeviceError, RunError
-from rlx.host_values import cast_array, python_array
+from rlx.host_values import cast_array, python_array, refuse_masked
 from rlx.ir.graph import Node
 from rlx.ir.interpret import run
 from rlx.ir.op import Op
@@ -178,6 +178,7 @@ def checked(name: str, value: Any, type_: TensorType, *, cast: bool = False) -> 
         RunError: another dtype (unless ``cast``) or shape.
     """
     wanted = type_.dtype.numpy
+    refuse_masked(f"run: input {name!r}", value)
     if isinstance(value, bool | int | float | complex):
         value = python_array(f"run: input {name!r}", value, type_.dtype)
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rlx.errors import RunError, did_you_mean
-from rlx.host_values import python_array
+from rlx.host_values import python_array, refuse_masked
 from rlx.ir.graph import Graph, Node, Value
 from rlx.types import TensorType
 
@@ -164,6 +164,7 @@ def _checked(graph: Graph, role: str, given: Mapping[str, Any]) -> dict[str, Arr
     arrays: dict[str, Array] = {}
     for leaf in leaves:
         value = given[leaf.name]
+        refuse_masked(f"interpret: {role} {leaf.name!r}", value)
         if isinstance(value, bool | int | float | complex | list | tuple):
             where = f"interpret: {role} {leaf.name!r}"
             value = python_array(where, cast("object", value), leaf.type.dtype)

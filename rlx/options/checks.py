@@ -191,4 +191,8 @@ def _shown(value: Any) -> str:
 def _hint(name: str, value: Any) -> str:
     if name == "matmul_precision" and isinstance(value, str):
         return did_you_mean(value, MATMUL_PRECISIONS)
+    if name == "buckets" and isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value).items()
+        wrong = [f"{n!r}: {sizes!r}" for n, sizes in pairs if not _ladder(sizes)]
+        return f" Correct {wrong[0]}: a list of ints ≥ 1, each above the last." if wrong else ""
     return ""

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import RunError
-from rlx.host_values import cast_array
+from rlx.host_values import cast_array, refuse_masked
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import placement
 from rlx_xla._jax_compat.jaxpr import enable_x64, is_key_dtype
@@ -183,6 +183,7 @@ class ArgumentRules:
     def _host(self, index: int, value: Any) -> np.ndarray:
         """Return a host value as a NumPy array of the argument's dtype (any shape)."""
         dtype = self.types[index].dtype
+        refuse_masked(f"call: argument {self.names[index]!r}", value)
         if isinstance(value, np.ndarray | np.generic):
             return self._host_array(index, np.asarray(value))
         if isinstance(value, bool | int | float | complex):

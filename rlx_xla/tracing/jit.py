@@ -219,7 +219,8 @@ class JitFunction:
         self._jax: Any = jax.jit(self._traced_function(), **given)
         self._sessions: dict[Any, Session] = {}
         self._programs: dict[CallKey, _Program] = {}
-        self._specs = None if dims is None else DimSpecs(self._roles.name, dims, self._roles.names)
+        static = self._roles.static_numbers, self._roles.static_names
+        self._specs = None if dims is None else DimSpecs(self._roles.name, dims, fn, static)
         self._ledger = Ledger()
         self._last_key: CallKey | None = None
         self._last_call: CallKey | None = None
@@ -496,7 +497,7 @@ class _Roles:
             parameters = []
         self._count = len(parameters)
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self.names = self._names = [p.name for p in parameters if p.kind in kinds]
+        self._names = [p.name for p in parameters if p.kind in kinds]
         self.static_numbers, self.static_names = self._both("static", given)
         self.donate_numbers, self.donate_names = self._both("donate", given)
 

@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import jax
 
 from rlx.compiled import CompiledGraph
 from rlx.deferred import Specializations
 from rlx.dtypes import as_dtype
-from rlx.errors import TraceError, did_you_mean
+from rlx.errors import ParseError, TraceError, did_you_mean
+from rlx.host_values import refuse_masked
 from rlx.types import TensorType, as_type
 from rlx_xla.tracing.jit_keys import CallKey
+
+_Static: TypeAlias = tuple[Collection[int], Collection[str]]
 
 
 @final
 class DimSpecs:
     """What ``jit(dims=...)`` says about the arguments."""
 
-    def __init__(self, name: str, given: Any, names: Sequence[str]) -> None:
+    def __init__(self, name: str, given: Any, fn: Callable[..., Any], static: _Static) -> None:
         """Read the specs.
 
         Args:
             name: of the function.
             given: one spec per positional argument, or argument name → spec; a spec is a text, a
                 type, None, or a tree of these.
-            names: of the positional parameters.
+            fn: the function.
+            static: positions and names of static arguments.
 
         Raises:
-            TraceError: it is neither a list nor a mapping, or names no argument.
+            TraceError: it is neither a list nor a mapping, names no argument or a static one, or
+                holds more specs than there are arguments.
         """
         self._name = name
+        names, keywords, any_number, any_name = _parameters(fn)
         if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
             raise TraceError(
                 f"jit of {name}: dims is required to be one spec per argument, such as "
@@ -42,16 +49,33 @@ class DimSpecs:
         if isinstance(given, Mapping):
             self._by_name: dict[str, Any] = dict(given)
             self._by_place: tuple[Any, ...] = tuple(given.get(n) for n in names)
-            strangers = [n for n in given if names and n not in names]
+            known = [*names, *keywords]
+            strangers = [n for n in given if known and not any_name and n not in known]
             if strangers:
                 raise TraceError(
                     f"jit of {name}: names in dims are required to be arguments "
-                    f"({', '.join(names)}); got {strangers[0]!r}."
-                    f"{did_you_mean(strangers[0], names)}"
+                    f"({', '.join(known)}); got {strangers[0]!r}."
+                    f"{did_you_mean(strangers[0], known)}"
                 )
         else:
             self._by_place = tuple(given)
             self._by_name = dict(zip(names, given, strict=False))
+            if names and not any_number and len(given) > len(names):
+                raise TraceError(
+                    f"jit of {name}: dims is required to hold at most one spec per argument "
+                    f"({', '.join(names)}); got {len(given)} specs. Leave out what is too much, or "
+                    "use a mapping (argument name → spec) for keyword-only arguments."
+                )
+        numbers, static_names = static
+        told = [n for n, spec in self._by_name.items() if spec is not None and n in static_names]
+        told += [
+            str(i) for i, spec in enumerate(self._by_place) if spec is not None and i in numbers
+        ]
+        if told:
+            raise TraceError(
+                f"jit of {name}: dims is required to be None for static arguments, which are "
+                f"Python values; got a spec for argument {told[0]}. Leave it out."
+            )
 
     def leaves(
         self, dynamic: Sequence[Any], named: Mapping[str, Any], positions: Sequence[int]
@@ -72,6 +96,8 @@ class DimSpecs:
 
     def _of(self, label: str, value: Any, given: Any) -> list[TensorType | None]:
         leaves, tree = jax.tree_util.tree_flatten(value)
+        for leaf in leaves:
+            refuse_masked(f"jit of {self._name}: {label}", leaf)
         if given is None:
             return [None] * len(leaves)
         specs, structure = jax.tree_util.tree_flatten(given, is_leaf=_is_spec)
@@ -80,7 +106,33 @@ class DimSpecs:
                 f"jit of {self._name}: dims of {label} are required in its structure, {tree}; "
                 f"got {structure}. Use None for leaves that are taken as they come."
             )
-        return [None if spec is None else as_type(spec) for spec in specs]
+        return [None if spec is None else self._type(label, spec) for spec in specs]
+
+    def _type(self, label: str, spec: Any) -> TensorType:
+        if not isinstance(spec, str | TensorType):
+            raise TraceError(
+                f"jit of {self._name}: dims of {label} is required to be a spec such as "
+                f"'f32[n, 3]', or None; got {spec!r}."
+            )
+        try:
+            return as_type(spec)
+        except ParseError as error:
+            raise ParseError(f"jit of {self._name}: dims of {label}: {error}") from error
+
+
+def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], bool, bool]:
+    """Names of positional and of keyword-only parameters; whether more of each are taken."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
+        return [], [], True, True
+    kinds = [p.kind for p in parameters]
+    return (
+        [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)],
+        [p.name for p in parameters if p.kind is p.KEYWORD_ONLY],
+        inspect.Parameter.VAR_POSITIONAL in kinds,
+        inspect.Parameter.VAR_KEYWORD in kinds,
+    )
 
 
 def _is_spec(leaf: Any) -> bool:

@@ -13,7 +13,14 @@ import pytest
 
 import rlx
 import rlx_xla
-from rlx.errors import CompileError, CompileStormWarning, DimError, RunError, TraceError
+from rlx.errors import (
+    CompileError,
+    CompileStormWarning,
+    DimError,
+    ParseError,
+    RunError,
+    TraceError,
+)
 from rlx_xla.tracing.template import TemplateTraced
 
 COMPILE = "/jax/core/compile/backend_compile_duration"
@@ -262,6 +269,132 @@ def test_transformations_see_the_function() -> None:
     np.testing.assert_allclose(jax.jit(fast)(x), score(x), rtol=1e-5)
 
 
+def test_keywords_have_dims_too() -> None:
+    for fn in (lambda x, *, y: x * y, lambda x, **more: x * more["y"]):
+        fast = rlx_xla.jit(fn, dims={"x": "f32[n]", "y": "f32[n]"}, buckets={"n": [8]})
+        for n in (3, 5):
+            np.testing.assert_array_equal(fast(draw(n), y=draw(n) + 1), draw(n) * (draw(n) + 1))
+        assert fast.specializations().misses == 1
+
+
+def test_masked_arrays_are_refused_before_they_lose_their_mask() -> None:
+    masked = np.ma.masked_array(draw(3), [0, 1, 0])
+    b = rlx.GraphBuilder()
+    graph = b.build(b.input("x", "f32[n]").sum())
+    text = (
+        "is required to be an array without a mask; got a masked array. Use .filled(value), or "
+        "pass its data and its mask."
+    )
+    for where, call in (
+        ("interpret: input 'x'", lambda: rlx.interpret(graph, {"x": masked})),
+        ("run: input 'x'", lambda: rlx.Session("cpu").compile(graph).run({"x": masked})),
+        ("jit of score: argument 0", lambda: rlx_xla.jit(score, dims=("f32[n]",))(masked)),
+    ):
+        with pytest.raises(RunError) as caught:
+            call()
+        assert str(caught.value) == f"{where} {text}"
+    for device, where in (("cpu", "call: argument"), ("interpret", "run: input")):
+        with pytest.raises(RunError) as caught:
+            rlx.Session(device).compile(graph)(masked)
+        assert str(caught.value) == f"{where} 'x' {text}"
+
+
+def test_padded_programs_inside_functions_that_jax_traces() -> None:
+    b = rlx.GraphBuilder()
+    x = b.input("x", "f32[n, 3]")
+    graph = b.build(x.softmax(axis=0), x.reshape((3 * x.shape[0],)).sum())
+    compiled = rlx.Session("cpu").compile(graph, options=rlx.CompileOptions(buckets={"n": [4, 8]}))
+    inside = jax.jit(lambda v: [y * 2 for y in compiled(v + 1)])
+    for n in (3, 6, 8):
+        rows, total = inside(draw(n, 3))
+        np.testing.assert_allclose(rows, 2 * jax.nn.softmax(draw(n, 3) + 1, axis=0), rtol=1e-5)
+        np.testing.assert_allclose(total, 2 * (draw(n, 3) + 1).sum(), rtol=1e-5)
+    assert [r.binding for r in compiled.specializations()] == [{"n": 4}, {"n": 8}]
+    with pytest.raises(TraceError, match=r"stay outside of jax\.grad"):
+        jax.grad(lambda v: compiled(v)[1])(draw(3, 3))
+    with pytest.raises(TraceError, match=r"stay outside of jax\.vmap"):
+        jax.vmap(compiled)(draw(2, 3, 3))
+
+
+def test_resident_inputs_in_buckets() -> None:
+    capacity = 12
+
+    def step(x: Any, cache: Any, length: Any) -> Any:
+        cache = jax.lax.dynamic_update_slice(cache, x, (length, 0))
+        seen = jnp.arange(capacity)[None] < length + x.shape[0]
+        weights = jax.nn.softmax(jnp.where(seen, x @ cache.T, -jnp.inf))
+        return weights @ cache, cache, length + x.shape[0]
+
+    live = rlx.Session("cpu").compile(
+        rlx_xla.trace(step, "f32[s, 4]", f"f32[{capacity}, 4]", "i32[]"),
+        options=rlx.CompileOptions(buckets={"s": [1, 4]}, resident={"cache": 1, "length": 2}),
+    )
+    cache: Any = np.zeros((capacity, 4), np.float32)
+    live.set_kept("cache", cache)
+    live.set_kept("length", np.int32(0))
+    length: Any = np.int32(0)
+    for s in (3, 1, 2, 1, 4):
+        wanted, cache, length = step(draw(s, 4), cache, length)
+        np.testing.assert_allclose(live(draw(s, 4))[0], wanted, rtol=1e-5, atol=1e-6)
+    assert int(live.kept("length")) == 11
+    np.testing.assert_allclose(live.kept("cache"), cache, rtol=1e-6)
+    assert [r.binding for r in live.specializations()] == [{"s": 4}, {"s": 1}]
+    assert all(r.is_padded for r in live.specializations())
+
+
+def test_resident_inputs_that_are_padded_themselves() -> None:
+    traced = rlx_xla.trace(lambda x, s: ((x * s).sum(1), s * 0.5 + x), "f32[b, 3]", "f32[b, 3]")
+    live = rlx.Session("cpu").compile(
+        traced, options=rlx.CompileOptions(buckets={"b": [4, 8]}, resident={"s": 1})
+    )
+    for b in (3, 6, 2):
+        state = draw(b, 3) + 1
+        live.set_kept("s", state)
+        for _ in range(2):
+            np.testing.assert_allclose(live(draw(b, 3))[0], (draw(b, 3) * state).sum(1), rtol=1e-5)
+            state = state * 0.5 + draw(b, 3)
+        np.testing.assert_allclose(live.kept("s"), state, rtol=1e-5)
+        np.testing.assert_allclose(live.clone().kept("s"), state, rtol=1e-5)
+    assert live.specializations().misses == 2
+    odd = rlx_xla.trace(
+        lambda x, s: (x.sum(), (s.reshape(-1) + 0 * x).reshape(s.shape)), "f32[b*c]", "f32[b, c]"
+    )
+    strict = rlx.CompileOptions(buckets={"b": [4], "c": [4]}, resident={"s": 1})
+    other = rlx.Session("cpu").compile(odd, options=strict)
+    other.set_kept("s", draw(2, 3))
+    for _ in range(2):
+        np.testing.assert_allclose(other(draw(6))[0], draw(6).sum(), rtol=1e-5)
+    np.testing.assert_allclose(other.kept("s"), draw(2, 3), rtol=1e-6)
+
+
+def test_resident_inputs_of_functions_that_branch_on_a_size() -> None:
+    traced = rlx_xla.trace(
+        lambda x, s: (x * 2 if x.shape[0] == 1 else x, s + x.sum()), "f32[b]", "f32[]"
+    )
+    options = rlx.CompileOptions(resident={"s": 1}, constraints=("b <= 5",))
+    live = rlx.Session("cpu").compile(traced, options=options)
+    live.set_kept("s", np.float32(0))
+    for b in (3, 1, 3):
+        np.testing.assert_allclose(live(draw(b))[0], draw(b) * (2 if b == 1 else 1))
+    with pytest.raises(DimError, match="got b <= 5 with b = 6"):
+        live(draw(6))
+
+
+@pytest.mark.parametrize("device", ["cpu", "interpret"])
+@pytest.mark.parametrize("buckets", [None, {"n": [4, 8], "m": [4]}])
+def test_params_of_any_size(device: str, buckets: Any) -> None:
+    b = rlx.GraphBuilder()
+    x, w = b.input("x", "f32[m, n]"), b.param("w", "f32[n, 2]")
+    graph = b.build(x @ w)
+    compiled = rlx.Session(device).compile(graph, options=rlx.CompileOptions(buckets=buckets))
+    for n in (3, 5, 3, 4):
+        compiled.set_param("w", draw(n, 2))
+        np.testing.assert_allclose(compiled(draw(2, n)), draw(2, n) @ draw(n, 2), rtol=1e-5)
+    assert compiled.specializations().misses == (3 if buckets is None else 2)
+    with pytest.raises(DimError, match="symbol n bound to 7 by 'x' axis 1 and 4 by 'w' axis 0"):
+        compiled(draw(2, 7))
+
+
 def test_wrong_dims_are_explained() -> None:
     with pytest.raises(TraceError, match="jit: buckets round named dims up, so dims is required"):
         rlx_xla.jit(score, buckets="pow2")
@@ -269,6 +402,30 @@ def test_wrong_dims_are_explained() -> None:
         rlx_xla.jit(score, dims="f32[n]")
     with pytest.raises(TraceError, match=r"names in dims .* \(x\); got 'y'"):
         rlx_xla.jit(score, dims={"y": "f32[n]"})
+    many = (
+        "jit of score: dims is required to hold at most one spec per argument (x); got 2 specs. "
+        "Leave out what is too much, or use a mapping (argument name → spec) for keyword-only "
+        "arguments."
+    )
+    with pytest.raises(TraceError) as caught:
+        rlx_xla.jit(score, dims=("f32[n]", None))
+    assert str(caught.value) == many
+    with pytest.raises(TraceError) as caught:
+        rlx_xla.jit(lambda x, k: x * k, static_argnums=1, dims=("f32[n]", "i32[m]"))
+    assert str(caught.value) == (
+        "jit of <lambda>: dims is required to be None for static arguments, which are Python "
+        "values; got a spec for argument k. Leave it out."
+    )
+    with pytest.raises(TraceError) as caught:
+        rlx_xla.jit(score, dims=(3,))(draw(3))
+    assert str(caught.value) == (
+        "jit of score: dims of argument 0 is required to be a spec such as 'f32[n, 3]', or None; "
+        "got 3."
+    )
+    with pytest.raises(ParseError, match=r"jit of score: dims of argument 0: type: .*'f32\[n'"):
+        rlx_xla.jit(score, dims=("f32[n",))(draw(3))
+    with pytest.raises(CompileError, match=r"Correct 'n': \[8, 4\]: a list of ints ≥ 1, each"):
+        rlx_xla.jit(score, dims=("f32[n]",), buckets={"n": [8, 4]})
     with pytest.raises(TraceError, match="dims of argument 0 are required in its structure"):
         rlx_xla.jit(score, dims=(("f32[n]", None),))(draw(3))
     with pytest.raises(

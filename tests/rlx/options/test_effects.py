@@ -31,7 +31,8 @@ WRONG: list[tuple[str, Any, str]] = [
                                  "got 'hihg'. Did you mean 'high'?"),
     ("ir_dump", 3, "required the name of a folder, or None; got 3."),
     ("buckets", {"n": [4, 2]}, "required a mapping (symbol → ascending sizes, 'pow2' or 'auto'), "
-                               "'pow2', 'auto', or None; got dict."),
+                               "'pow2', 'auto', or None; got dict. Correct 'n': [4, 2]: a list of "
+                               "ints ≥ 1, each above the last."),
     ("buckets", "pow3", "required a mapping (symbol → ascending sizes, 'pow2' or 'auto'), "
                         "'pow2', 'auto', or None; got 'pow3'."),
     ("resident", {"s": -1}, "required a mapping (input name → number of the output that feeds "
