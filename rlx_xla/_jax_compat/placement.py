@@ -51,8 +51,15 @@ def device_mesh(devices: Sequence[Any], axes: Sequence[tuple[str, int]]) -> jax.
 
 
 def named_sharding(mesh: jax.sharding.Mesh, entries: Sequence[Any]) -> jax.sharding.NamedSharding:
-    """Return a sharding from an entry (None, a name, names) for each axis of an array."""
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*entries))
+    """Return a sharding from an entry (None, a name, names) for each axis of an array.
+
+    The spec is written as people write it, since shardings compare by their text: one name stands
+    alone, and whole axes at the end are left out.
+    """
+    plain = [e[0] if isinstance(e, tuple) and len(e) == 1 else e for e in entries]
+    while plain and plain[-1] is None:
+        plain.pop()
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*plain))
 
 
 def is_everywhere(value: jax.Array) -> bool:

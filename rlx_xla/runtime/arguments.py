@@ -162,7 +162,7 @@ class ArgumentRules:
         sharding = value.sharding
         if self._spread is not None:
             target = self._spread[index]
-            if sharding == target:
+            if sharding == target or sharding.is_equivalent_to(target, value.ndim):
                 return value
             if value.is_fully_addressable and not target.is_fully_addressable:
                 return placement.spread_host(np.asarray(value), target)

@@ -108,7 +108,7 @@ def to_device(
 def spread_array(value: np.ndarray | jax.Array, sharding: Any) -> jax.Array:
     """Put an array on the devices of a sharding, with its dtype kept; host arrays are copied."""
     if isinstance(value, jax.Array):
-        if value.sharding == sharding:
+        if value.sharding == sharding or value.sharding.is_equivalent_to(sharding, value.ndim):
             return value
         if sharding.is_fully_addressable or not value.is_fully_addressable:
             return jax.device_put(value, sharding)
