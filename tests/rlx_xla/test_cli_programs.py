@@ -51,6 +51,10 @@ def one():
     return np.ones(3, np.float32)
 
 
+def interrupted(x):
+    raise KeyboardInterrupt
+
+
 def bad(x):
     return x + jnp.ones(7)
 
@@ -105,6 +109,31 @@ def test_every_command_has_help_json_and_traceback(run: Runner, command: str) ->
     for option in ("--json", "--traceback"):
         assert option in result.stdout
     assert command in run("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["trace", "report", "preflight", "bench", "doctor", "demo", "embed", "generate", "chat",
+     "cache list", "cache clear", "cache diff"],
+)  # fmt: skip
+def test_every_command_shows_an_example(run: Runner, command: str) -> None:
+    result = run(*command.split(), "--help")
+    assert f"Example: rlx-xla {command}" in result.stdout or f"| rlx-xla {command}" in result.stdout
+
+
+def test_exit_codes_are_said(run: Runner) -> None:
+    shown = " ".join(run("--help").stdout.split())
+    assert (
+        "Exit codes: 0 all is well; 1 an error, or the answer is no (preflight: it does not "
+        "compile or fit; doctor: something serious is wrong); 2 the command line is wrong; 130 "
+        "interrupted." in shown
+    )
+
+
+def test_an_interrupt_ends_with_130(run: Runner) -> None:
+    result = run("trace", "model:interrupted", "--spec", "f32[3]")
+    assert result.exit_code == 130
+    assert "Traceback" not in result.stderr
 
 
 def test_trace_prints_a_summary_and_the_coverage(run: Runner) -> None:
