@@ -178,7 +178,7 @@ def _axes(axes: Any) -> Any:
         return axes
     if importlib.util.find_spec("matplotlib") is None:
         raise RunError(
-            "plot: matplotlib is required; it is not installed. Run: pip install matplotlib"
+            "plot: matplotlib is required; it is not installed. Run: pip install 'rlx-xla[plots]'"
         )
     figure = importlib.import_module("matplotlib.figure")
     # A figure of its own: nothing is kept by pyplot, and no window opens.

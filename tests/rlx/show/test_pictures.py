@@ -243,7 +243,7 @@ def test_plots_without_matplotlib_say_what_to_install(monkeypatch: pytest.Monkey
     with pytest.raises(RunError) as info:
         plots.plot_memory(_mlp())
     assert str(info.value) == (
-        "plot: matplotlib is required; it is not installed. Run: pip install matplotlib"
+        "plot: matplotlib is required; it is not installed. Run: pip install 'rlx-xla[plots]'"
     )
 
 
