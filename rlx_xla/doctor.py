@@ -120,6 +120,7 @@ class Diagnosis:
         default: the platform that JAX uses unless told otherwise; empty where none starts.
         holders: processes that have an accelerator open.
         memory: what this process uses of its devices.
+        gpus: memory of NVIDIA GPUs that all processes use.
         cpu: the processor's name, cores and features.
         enabled: groups of CPU features and what needs them.
         kernels: names of RLX's kernels for the CPU.
@@ -134,6 +135,7 @@ class Diagnosis:
     default: str
     holders: tuple[machine.Holder, ...]
     memory: tuple[Memory, ...]
+    gpus: tuple[machine.GpuMemory, ...]
     cpu: machine.Cpu
     enabled: tuple[Enabled, ...]
     kernels: tuple[str, ...]
@@ -156,6 +158,10 @@ class Diagnosis:
         made += [
             ("memory", f"{m.device}: {m.used:,} B used, {m.reserved:,} B reserved of {m.limit:,} B")
             for m in self.memory
+        ]
+        made += [
+            ("memory", f"GPU {g.index} ({g.name}): {g.used:,} MiB of {g.total:,} MiB in use")
+            for g in self.gpus
         ]
         made.append(("CPU", f"{self.cpu.model}, {self.cpu.cores} cores for this process"))
         made += [(e.name, f"{'yes' if e.present else 'no'}: {e.gives}") for e in self.enabled]
@@ -219,6 +225,8 @@ def doctor(*, probe: bool = True, root: Path = Path("/")) -> Diagnosis:
     ]
     memory = tuple(_memory()) if running else ()
     findings += _memory_findings(memory)
+    gpus = tuple(machine.gpu_memory())
+    findings += _taken_findings(gpus, held)
     if problem:
         findings.append(
             Finding(
@@ -234,6 +242,7 @@ def doctor(*, probe: bool = True, root: Path = Path("/")) -> Diagnosis:
         default=default,
         holders=tuple(held),
         memory=memory,
+        gpus=gpus,
         cpu=cpu,
         enabled=tuple(
             Enabled(name, cpu.features.issuperset(needed), gives)
@@ -519,6 +528,25 @@ def _memory_findings(memory: tuple[Memory, ...]) -> list[Finding]:
         )
         for taken in memory
         if taken.reserved > 2 * taken.used + (1 << 30)
+    ]
+
+
+def _taken_findings(
+    gpus: tuple[machine.GpuMemory, ...], held: list[machine.Holder]
+) -> list[Finding]:
+    """GPUs of which so much is in use that JAX's share at its first use is not there."""
+    others = "; ".join(str(h) for h in held if h.kind == "gpu" and not h.own)
+    own = any(h.kind == "gpu" and h.own for h in held)
+    return [
+        Finding(
+            f"GPU {gpu.index} ({gpu.name}): {gpu.used:,} MiB of {gpu.total:,} MiB are in use, and "
+            f"JAX takes 75% of a GPU at its first use. {others or 'No process is seen'}.",
+            "Stop what is not needed, choose another GPU with CUDA_VISIBLE_DEVICES, or set "
+            f"XLA_PYTHON_CLIENT_MEM_FRACTION={max(1 - gpu.used / gpu.total - 0.05, 0.05):.2f}.",
+            serious=False,
+        )
+        for gpu in gpus
+        if not own and gpu.used > gpu.total / 4
     ]
 
 

@@ -1,12 +1,15 @@
 """What this machine has: accelerators, their drivers, who uses them, and the CPU's features.
 
-Read from the files of Linux, so that no device is touched. Other systems show nothing here.
+Read from the files of Linux, so that no device is touched; the memory of GPUs is asked of the
+driver's program. Other systems show nothing here.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ _TPUS = {
 }  # fmt: skip
 _DISPLAY, _ACCELERATOR = 0x03, 0x12
 _TPU_NODE = re.compile(r"/dev/(?:accel\d+|vfio/\d+)$")
+_SECONDS = 20.0
 _GPU_NODE = re.compile(r"/dev/(?:nvidia\d+|kfd)$")
 
 
@@ -60,6 +64,24 @@ class Holder:
     def __str__(self) -> str:
         who = "this process" if self.own else f"process {self.pid}"
         return f"{who} ({self.program}) has {', '.join(self.nodes)} open"
+
+
+@final
+@dataclass(frozen=True)
+class GpuMemory:
+    """Memory of an NVIDIA GPU, of all processes together.
+
+    Attributes:
+        index: the GPU's number.
+        name: what it is.
+        used: MiB in use.
+        total: MiB that it has.
+    """
+
+    index: int
+    name: str
+    used: int
+    total: int
 
 
 @final
@@ -125,6 +147,30 @@ def holders(root: Path = Path("/")) -> tuple[list[Holder], int]:
                 own = pid == os.getpid()
                 found.append(Holder(kind, pid, _program(process), mine, own))
     return found, closed
+
+
+def gpu_memory() -> list[GpuMemory]:
+    """What the driver's own program says; nothing where it is not there or does not answer."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = "--query-gpu=index,name,memory.used,memory.total"
+    try:
+        done = subprocess.run(
+            [program, query, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    line = re.compile(r"(\d+), (.+), (\d+), (\d+)")
+    found = map(line.fullmatch, done.stdout.decode(errors="replace").splitlines())
+    return [
+        GpuMemory(int(m.group(1)), m.group(2), int(m.group(3)), int(m.group(4)))
+        for m in found
+        if m is not None
+    ]
 
 
 def cpu(root: Path = Path("/")) -> Cpu:

@@ -254,6 +254,30 @@ def test_memory_that_is_reserved_and_not_used() -> None:
     )
 
 
+def test_a_gpu_whose_memory_others_hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\necho '0, NVIDIA H100 80GB HBM3, 61166, 81559'\n"
+        "echo '1, NVIDIA H100 80GB HBM3, 4, 81559'\necho 'not a line'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    processes = {52: ("python train.py", ["/dev/nvidia0", "/dev/nvidiactl"])}
+    found = diagnose(monkeypatch, make_machine(tmp_path, processes=processes))
+    assert [g.used for g in found.gpus] == [61166, 4]
+    assert ("memory", "GPU 1 (NVIDIA H100 80GB HBM3): 4 MiB of 81,559 MiB in use") in found.rows()
+    assert [str(f) for f in found.findings if "GPU" in f.what] == [
+        "GPU 0 (NVIDIA H100 80GB HBM3): 61,166 MiB of 81,559 MiB are in use, and JAX takes 75% of "
+        "a GPU at its first use. process 52 (python train.py) has /dev/nvidia0 open. Stop what is "
+        "not needed, choose another GPU with CUDA_VISIBLE_DEVICES, or set "
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=0.20."
+    ]
+    assert found.ok
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert machine.gpu_memory() == []
+
+
 def test_cpu_features_and_what_they_enable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
     found = diagnose(monkeypatch, make_machine(tmp_path))
