@@ -18,8 +18,8 @@ from rlx.types import TensorType
 from rlx_xla.aot import parse_target
 from rlx_xla.aot.compiling import missing
 from rlx_xla.kernels.base import Refused
-from rlx_xla.kernels.library.tpu import attention, selective_scan
 from rlx_xla.kernels.select import kernels_for
+from rlx_xla.kernels.tpu import attention, selective_scan
 
 needs_compiler = pytest.mark.skipif(
     missing(parse_target("v5e-1")) is not None, reason="libtpu is not installed"
