@@ -133,6 +133,46 @@ def test_rows_of_bf16_are_stacked_as_bits(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(want, np.float32))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("form", ["x @ w.T", "w @ x", "x @ w"])
+def test_one_row_times_a_matrix(dtype: str, form: str, rng: np.random.Generator) -> None:
+    n, k = (256, 384) if form != "x @ w" else (384, 256)
+    drawn_x = rng.integers(-100, 100, (1, k) if form != "w @ x" else (k,))
+    x, w = (jnp.asarray(v, dtype) for v in (drawn_x, rng.integers(-100, 100, (n, k))))
+    wide = jnp.float32 if dtype == "bfloat16" else jnp.int32
+
+    def function(x: jax.Array, w: jax.Array) -> jax.Array:
+        if form == "w @ x":
+            return jnp.matmul(w, x, preferred_element_type=wide)
+        return jnp.matmul(
+            x, w.T if form == "x @ w.T" else w.reshape(k, n), preferred_element_type=wide
+        )
+
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(function, x, w), options=COMMON)
+    assert ("stablehlo.transpose" in compiled.stablehlo()) == (form != "x @ w")
+    exact = np.asarray(x, np.float64), np.asarray(w, np.float64)
+    turned = exact[1].reshape(k, n) if form == "x @ w" else exact[1].T
+    found = np.asarray(compiled(x, w), np.float64)
+    np.testing.assert_allclose(found, exact[0] @ turned, rtol=1e-6, atol=1)
+
+
+def test_functions_written_out_in_doubles(rng: np.random.Generator) -> None:
+    x, y = (jnp.asarray(rng.standard_normal(2**15) * 50, jnp.float32) for _ in range(2))
+    x = x.at[:4].set(jnp.asarray([0.0, -0.0, jnp.nan, 1e6]))
+
+    def function(x: jax.Array, y: jax.Array) -> Any:
+        return jnp.sin(x), jnp.cos(x), jnp.tan(x), jnp.arctan2(x, y), lax.rem(x, y)
+
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(function, x, y), options=COMMON)
+    assert "stablehlo.case" in compiled.stablehlo()
+    found, theirs = compiled(x, y), jax.jit(function)(x, y)
+    for got, want in zip(found, theirs, strict=True):
+        np.testing.assert_allclose(got, want, rtol=3e-7, atol=1e-9)
+        known = ~np.isnan(want)
+        np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])
+    np.testing.assert_array_equal(found[-1], theirs[-1])
+
+
 def test_other_platforms_keep_one_op_each(rng: np.random.Generator) -> None:
     del rng
     b = rlx.GraphBuilder()

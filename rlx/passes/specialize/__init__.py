@@ -10,7 +10,7 @@ from typing import ClassVar, final
 from rlx.ir.graph import Graph, Node
 from rlx.ir.rewrite import Rewritten, Rule, rewrite
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.specialize import convolution, products, scaled, top_k
+from rlx.passes.specialize import convolution, elementary, products, rows, scaled, top_k
 from rlx.passes.specialize.widen import widen_chains
 
 RULES: dict[str, tuple[Rule, ...]] = {
@@ -28,7 +28,14 @@ class Specialize(AbstractPass):
 
     It runs only where a platform has such rules. Sums may be taken in another order, as every
     compiler of a convolution does. With ``CompileOptions(strict=True)`` every rounding that the
-    graph asks for stays; otherwise a chain of elementwise bf16 ops is computed in f32.
+    graph asks for stays; otherwise, on CPUs, a chain of elementwise bf16 ops is computed in f32,
+    trigonometric functions of f32 in f64, and one row of bf16 as two.
+
+    Forms without a choice of values are lowering rules: narrow products summed in f32, running
+    ops as row loops, argmax in vector lanes, bf16 rows stacked as bits. Left to XLA, as nothing
+    that was tried gains (``bench_specialize``): softmax in f32 for bf16, ``rsqrt``, argmax of
+    integers, products of one row of f16, u8 and f32 or with batch axes, and attention whose keys
+    lie [batch, seq, head, size], which a transpose or a multiply and add only slows down.
     """
 
     name: ClassVar[str] = "specialize"
@@ -36,7 +43,12 @@ class Specialize(AbstractPass):
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
         applied: Counter[str] = Counter()
         rules = RULES.get(ctx.platform, ())
+        if ctx.platform == "cpu":
+            rules = (*rules, *rows.rules(ctx))
         made = rewrite(graph, *(_counted(rule, applied) for rule in rules))
+        if ctx.platform == "cpu":
+            made, written = elementary.write_out(made, strict=ctx.options.strict)
+            applied.update(written)
         if ctx.platform == "cpu" and not ctx.options.strict:
             made, widened = widen_chains(made)
             if widened:

@@ -9,10 +9,11 @@ from typing import Any
 from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.dot import DotAlgorithm, DotGeneral, DotPrecision, RaggedDot
+from rlx.passes.specialize.rows import reads_rows_once, row_of
 from rlx.types import TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import chlo, ir, stablehlo
-from rlx_xla.lowering.context import LoweringContext
+from rlx_xla.lowering.context import LoweringContext, i64_array
 from rlx_xla.lowering.registry import lowers
 from rlx_xla.lowering.rules.reduction import convert
 
@@ -95,6 +96,8 @@ def _unknown_algorithm(op: DotGeneral, types: Sequence[TensorType], platform: st
 
 @lowers(DotGeneral, refuses=_unknown_algorithm)
 def dot_general(ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    if ctx.platform == "cpu" and not ctx.portable and reads_rows_once(op, ctx.input_types):
+        return _row_by_turned_matrix(ctx, op, lhs, rhs)
     left, right = (t.dtype for t in ctx.input_types)
     result = ctx.output_types[0]
     wide = result.dtype
@@ -131,6 +134,33 @@ def dot_general(ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Val
         **named,
     )
     return convert(ctx, convert(ctx, product, summed), result.dtype)
+
+
+def _row_by_turned_matrix(
+    ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Value
+) -> ir.Value:
+    """One row times a matrix [n, k], which is turned where XLA does not write the result out."""
+    sizes = [int(str(d)) for d in (*ctx.input_types[0].shape, *ctx.input_types[1].shape)]
+    side = row_of(op, ctx.input_types)
+    row, matrix = (lhs, rhs) if side == 0 else (rhs, lhs)
+    n, k = sizes[-2:] if side == 0 else sizes[:2]
+    dtype, result = ctx.input_types[0].dtype, ctx.output_types[0]
+    row = stablehlo.reshape(ctx.tensor(dtype, [1, k]), row)
+    turned = stablehlo.transpose(matrix, i64_array([1, 0]))
+    numbers = stablehlo.DotDimensionNumbers.get(
+        lhs_batching_dimensions=[],
+        rhs_batching_dimensions=[],
+        lhs_contracting_dimensions=[1],
+        rhs_contracting_dimensions=[0],
+    )
+    product = stablehlo.dot_general(
+        ctx.tensor(result.dtype.compute, [1, n]),
+        row,
+        turned,
+        numbers,
+        precision_config=precision_attribute(_float_precision(op, dtype, dtype)),
+    )
+    return stablehlo.reshape(ctx.mlir_type(result), convert(ctx, product, result.dtype))
 
 
 @lowers(RaggedDot, platform="tpu")
