@@ -17,19 +17,22 @@ from rlx.passes.base import AbstractPass, PassContext
 @final
 @dataclass(frozen=True, kw_only=True)
 class InlineCalls(AbstractPass):
-    """Inlines a body that is called once, or that is tiny; a call hides it from other passes.
+    """Inlines a body that is called once, or that is small; a call hides it from other passes.
 
-    Larger bodies that are called often stay functions, so that XLA sees their text once.
-    Rematerialised calls stay, since they exist to be computed apart. A body that is called once is
-    written straight into the graph that stays, however deeply it is nested, so that each node is
-    copied once.
+    Small are the functions of ``jnp`` that are jitted by themselves: half of a layer norm is
+    ``jnp.var``, and a causal mask is ``jnp.tril``. Larger bodies that are called often stay
+    functions, so that XLA sees their text once. Rematerialised calls stay, since they exist to be
+    computed apart. A body that is called once is written straight into the graph that stays,
+    however deeply it is nested, so that each node is copied once.
 
     Attributes:
         max_nodes: largest body, inputs not counted, that is inlined wherever it is called.
+        max_growth: most nodes that one body may become, over all of its calls.
     """
 
     name: ClassVar[str] = "inline-calls"
-    max_nodes: int = 4
+    max_nodes: int = 32
+    max_growth: int = 1 << 14
 
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
         everything = graph.all_graphs()
@@ -48,12 +51,21 @@ class InlineCalls(AbstractPass):
             and held[node.op.body] == uses[node.op.body.fingerprint()] == 1
         }
         done: dict[Graph, Graph] = {}
+        small: set[Graph] = set()
+        called = set(bodies)
         for inner in everything:  # inner ones first: sizes are those after inlining
-            if inner not in once:
-                done[inner] = self._expanded(inner, once, done)
+            if inner in once:
+                continue
+            made = done[inner] = self._expanded(inner, once, small, done)
+            size = _size(made) if inner in called else self.max_nodes + 1
+            grown = size * uses[inner.fingerprint()] if size <= self.max_nodes else 0
+            if size <= self.max_nodes and grown <= self.max_growth:
+                small.add(inner)
         return done[graph]
 
-    def _expanded(self, graph: Graph, once: set[Graph], done: Mapping[Graph, Graph]) -> Graph:
+    def _expanded(
+        self, graph: Graph, once: set[Graph], small: set[Graph], done: Mapping[Graph, Graph]
+    ) -> Graph:
         """The graph with bodies in place of their calls, and with what was made of the others."""
         new: dict[Value, Value] = {}
         pending: list[tuple[Iterator[Node], Node | None]] = [(iter(graph.nodes()), None)]
@@ -76,7 +88,7 @@ class InlineCalls(AbstractPass):
                     new.update(zip((*body.inputs, *body.params), given, strict=True))
                     pending.append((iter(body.nodes()), node))
                     continue
-                if _size(done[body]) <= self.max_nodes:
+                if body in small:
                     new.update(zip(node.results, splice(done[body], given), strict=True))
                     continue
             inner = inner_graphs(node.op)

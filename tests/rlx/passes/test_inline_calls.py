@@ -75,14 +75,19 @@ def test_a_nested_call_prints_once_and_is_inlined_when_called_once() -> None:
     assert str(inlined(before)) == str(expected)
 
 
-@pytest.mark.parametrize(("steps", "left"), [(4, 0), (5, 3)])
-def test_a_body_that_is_called_often_is_inlined_when_tiny(steps: int, left: int) -> None:
+@pytest.mark.parametrize(("steps", "left"), [(32, 0), (33, 3)])
+def test_a_body_that_is_called_often_is_inlined_when_small(steps: int, left: int) -> None:
     assert calls(inlined(repeated(function("f", steps), 3)))[-1] == left
+
+
+@pytest.mark.parametrize(("growth", "left"), [(60, 0), (59, 3)])
+def test_all_calls_of_a_body_together_may_not_grow_the_graph_much(growth: int, left: int) -> None:
+    assert calls(inlined(repeated(function("f", 20), 3), max_growth=growth))[-1] == left
 
 
 def test_sizes_count_what_was_inlined_inside() -> None:
     # f is called once, by g; g is called three times, and is large once it holds f.
-    graph = repeated(function("g", 1, function("f", 20)), 3)
+    graph = repeated(function("g", 1, function("f", 40)), 3)
     assert calls(inlined(graph)) == [0, 3]
 
 
@@ -90,7 +95,7 @@ def test_equal_bodies_count_as_one_that_is_called_often() -> None:
     b = GraphBuilder("g")
     value = b.input("x", "f32[]")
     for _ in range(3):
-        value = function("f", 20)(value)
+        value = function("f", 40)(value)
         value = value if isinstance(value, Value) else value[0]
     assert calls(inlined(b.build(value)))[-1] == 3
 
@@ -127,7 +132,7 @@ def test_time_is_linear_in_depth() -> None:
 
 
 def test_a_body_that_a_loop_holds_too_stays_one_graph() -> None:
-    call = function("f", 5)
+    call = function("f", 40)
     b = GraphBuilder("g")
     x = b.input("x", "f32[]")
     turned = Scan(body=call.body, num_consts=0, num_carry=1, length=3)(x)
