@@ -26,6 +26,7 @@ from rlx_xla.kernels.select import choose, kernels_for
 from rlx_xla.lowering.module import lower_to_module
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, add_platform, rule_for
 from rlx_xla.lowering.text import without_kernels
+from rlx_xla.runtime import allocator
 from rlx_xla.runtime.cache import min_compile_seconds, program_cache, program_key
 from rlx_xla.runtime.calling import rebuild_from, tree_call
 from rlx_xla.runtime.client import (
@@ -185,6 +186,8 @@ class XlaExecutable(AbstractExecutable):
         if key is not None and not self.loaded.compile_seconds:
             phases["load"] = time.perf_counter() - started
         self.phases = phases
+        if backend.platform == "cpu":
+            self.decisions = (*self.decisions, *allocator.cost_lines(self.memory()))
 
     def caller(self, signature: Signature) -> Callable[..., Any]:
         fast = self.loaded.fast_call

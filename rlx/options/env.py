@@ -11,6 +11,8 @@ RLX_DISPATCH_REPORT        ``CompileOptions.dispatch_report``: print how nodes a
 RLX_FUSION_REPORT          ``CompileOptions.fusion_report``: print what was fused and missed
 RLX_LINT_NUMERICS          ``CompileOptions.lint_numerics``: note constants that are not finite
 RLX_IR_DUMP                ``CompileOptions.ir_dump``: folder for the text of every level
+RLX_KEEP_LARGE_BUFFERS     keep freed host buffers of 32 MB and more for the next ones;
+                           ``rlx_xla/runtime/allocator.py`` has the cost
 RLX_DEVICE                 the device of ``Session()``
 RLX_DEVICES and others     ``DevicePolicy``; rlx/options/devices.py has their table
 ========================== ================================================================

@@ -55,6 +55,11 @@ def backend_platforms() -> list[str]:
     return [default, *(name for name in names if name != default)]
 
 
+def has_started() -> bool:
+    """Tell whether a backend of JAX has started in this process."""
+    return bool(_xla_bridge.backends_are_initialized())
+
+
 def x64_enabled() -> bool:
     """Tell whether JAX makes 64-bit values in this thread."""
     return bool(_config.enable_x64.value)
