@@ -2,8 +2,9 @@
 
 XLA divides what it knows. A kernel is a call that it does not see into: outside of a
 ``shard_map`` it gathers the operands and runs the kernel on every device with all of them. So
-kernels are taken inside of ``shard_map``, where types are those of one shard, and elsewhere only
-where an option asks for one or nothing else carries the node out; the report says so.
+nodes whose rows are computed apart from each other are divided here (``spread_rows``), kernels are
+taken inside of ``shard_map``, where types are those of one shard, and elsewhere only where an
+option asks for one or nothing else carries the node out; the report says so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rlx.ir.rewrite import rewrite, rule
 from rlx.ops.collective import ShardMap
 from rlx.options.dispatch import KernelDispatch, KernelPolicy
 from rlx.passes.legalize import Claim, Legalization, examine
+from rlx.passes.spread_rows import divided
 from rlx.sharding import Mesh, mesh_of
 
 ChooseBy = Callable[[Node, KernelDispatch], "Implementation | Refusals"]
@@ -49,6 +51,16 @@ def examine_on_devices(
     mesh = mesh_of(graph)
     if mesh is None or mesh.size == 1:
         return examine(graph, alone, platform, claim=claim)
+    found_mesh = mesh
+
+    def has_kernel(node: Node) -> bool:
+        made = alone(node)
+        return isinstance(made, Implementation) and made.kind == "kernel"
+
+    def divide(node: Node) -> tuple[Value, ...] | None:
+        return divided(node, found_mesh, has_kernel)
+
+    graph = rewrite(graph, divide, nested=False)
     inside: dict[Node, Implementation | Refusals] = {}
     bodies: dict[Graph, Graph] = {}
 

@@ -148,12 +148,14 @@ def a_graph_with_shardings_by_name() -> None:
     compiled.set_params({"w1": w1, "w2": w2})
     held = compiled.params()["w1"]
     assert {shard.data.shape for shard in held.addressable_shards} == {(8, 6)}
-    for found, right in zip(compiled.run({"x": x}), wanted, strict=True):
-        close(found, right)
+    for found, value in zip(compiled.run({"x": x}), wanted, strict=True):
+        close(found, value)
     first, _ = compiled(x)
     assert first.sharding == on_jax("data", "model")
     assert {shard.data.shape for shard in first.addressable_shards} == {(4, 4)}
     # Arrays that lie elsewhere are moved; those that lie right are taken as they are.
+    right = jax.device_put(x, on_jax("data"))
+    assert compiled._static.executable.loaded._rules.admit(0, right) is right  # pyright: ignore
     for where in (on_jax("data"), on_jax(), jax.devices()[3]):
         close(compiled(jax.device_put(x, where))[0], wanted[0])
     # Sizes on one device, a quarter of x and half of the weights.
@@ -408,8 +410,9 @@ def kernels_run_on_shards_only() -> None:
     session = rlx.Session("cpu")
     alone = session.compile(rlx.Graph([whole], (), [Sort(axis=1)(whole)]))
     (kernel,) = [c for c in alone.report().dispatch.summaries if c.kind == "kernel"]
+    # Divided along the axis that is sorted: XLA has to exchange what lies where.
     outside = rlx.Graph([whole], (), [Sort(axis=1)(whole)]).with_shardings(
-        {"x": ("data", None)}, mesh={"data": 8}
+        {"x": (None, "data")}, mesh={"data": 8}
     )
     compiled = session.compile(outside)
     close(compiled.run({"x": data})[0], np.sort(data))
@@ -441,6 +444,52 @@ def kernels_run_on_shards_only() -> None:
         f"sharding: XLA does not divide {kernel.implementation}: each of the 8 devices of "
         "Mesh(data=8) gathers all operands" in str(compiled.report())
     )
+
+
+@program
+def kernels_divide_rows() -> None:
+    import rlx
+    from rlx.ops.activation import Tanh
+    from rlx.ops.attention import Attention, MaskKind
+    from rlx.ops.io import Input
+    from rlx.ops.reduction import Argmax, CumSum
+    from rlx.ops.sorting import Sort, TopK
+    from rlx.sharding import P
+
+    def leaf(name: str, *shape: int) -> Any:
+        return Input(name=name, dtype=rlx.DType.F32, shape=shape)()
+
+    x, y = leaf("x", 8, 2, 4096), leaf("y", 8, 2, 4096)
+    q, k, v = (leaf(name, 8, 2, 64, 32) for name in "qkv")
+    mask = Input(name="mask", dtype=rlx.DType.BOOL, shape=(1, 1, 64, 64))()
+    keys, follow = Sort(axis=2)(-x, y)
+    outputs = [
+        keys,
+        follow,
+        *TopK(k=5)(Tanh()(x)),
+        Argmax(axis=1)(x),
+        CumSum(axis=2)(keys),
+        Attention(num_heads=2, head_dim=32, layout="bhsd")(q, k, v),
+        Attention(num_heads=2, head_dim=32, layout="bhsd", mask_kind=MaskKind.CUSTOM)(
+            q, k, v, mask
+        ),
+    ]
+    graph = rlx.Graph([x, y, q, k, v, mask], (), outputs)
+    arrays: dict[str, Any] = {v.name: floats(*map(int, v.shape)) for v in graph.inputs}  # pyright: ignore
+    arrays["mask"] = arrays["mask"] < 1.0
+    specs = {"x": P("data", "model"), "y": P("data"), "q": P("data"), "k": P("data"), "mask": P()}
+    spread = graph.with_shardings(specs, mesh={"data": 4, "model": 2})
+    session = rlx.Session("cpu")
+    alone, compiled = session.compile(graph), session.compile(spread)
+    for found, wanted in zip(compiled.run(arrays), alone.run(arrays), strict=True):
+        close(found, wanted)
+    kernels = {c.op for c in compiled.report().dispatch.summaries if c.kind == "kernel"}
+    assert {"sort", "top_k"} <= kernels, kernels
+    assert kernels >= {c.op for c in alone.report().dispatch.summaries if c.kind == "kernel"} - {
+        "argmax"
+    }, kernels
+    first = compiled(*(arrays[leaf.name] for leaf in graph.inputs))[0]
+    assert first.sharding.is_equivalent_to(on_jax("data", "model"), 3)
 
 
 @program
