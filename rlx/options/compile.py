@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from rlx.errors import CompileError, did_you_mean
 from rlx.options import env
@@ -136,6 +136,7 @@ class CompileOptions:
         for known in dataclasses.fields(self):
             check(known.name, getattr(self, known.name))
         object.__setattr__(self, "donate", frozenset(self.donate))
+        object.__setattr__(self, "constraints", tuple(self.constraints))
         if self.supported_ops is not None and not callable(self.supported_ops):
             object.__setattr__(self, "supported_ops", frozenset(self.supported_ops))
         both = sorted(self.donate.intersection(self.resident))
@@ -144,6 +145,11 @@ class CompileOptions:
                 f"CompileOptions.resident: a resident input is donated already; got {both[0]!r} "
                 "in donate too. Leave it out there."
             )
+
+    def __hash__(self) -> int:
+        """Of equal options the same number; of a mapping only the keys count."""
+        values = [getattr(self, f.name) for f in dataclasses.fields(self)]
+        return hash(tuple(map(_hashable, values)))
 
     @staticmethod
     def new() -> CompileOptions:
@@ -206,3 +212,10 @@ class CompileOptions:
             {name: getattr(self, name) for name in names},
             {name: getattr(baseline, name) for name in names},
         )
+
+
+def _hashable(value: object) -> object:
+    """A mapping's keys for the mapping: its values may be arrays."""
+    if not isinstance(value, Mapping):
+        return value
+    return frozenset(cast("Mapping[object, object]", value))

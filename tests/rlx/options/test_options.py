@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import rlx
 from rlx.errors import CompileError
 from rlx.options.compile import CompileOptions
 from rlx.options.dispatch import KernelDispatch, KernelPolicy, dispatch_from_env
+from rlx.options.fusion import FusionOptions
+from rlx.options.precision import PrecisionPolicy
 
 
 def test_defaults_are_not_shared() -> None:
@@ -61,3 +64,24 @@ def test_verbose_prints_each_pass(
     monkeypatch.setenv("RLX_VERBOSE", "1")
     rlx.Session("interpret").compile(graph)
     assert "canonicalize" in capsys.readouterr().out
+
+
+def test_options_are_keys_of_dicts() -> None:
+    def made() -> CompileOptions:
+        return CompileOptions(
+            compiler_options={"xla_flag": 1},
+            resident={"cache": 0},
+            buckets={"n": [16, 64]},
+            dim_binding={"n": 4},
+            constraints=["n % 4 == 0"],  # type: ignore[arg-type]
+            supported_ops=["add"],
+            fusion_opts=FusionOptions(),
+            policy=PrecisionPolicy.AUTO_MIXED_BF16,
+        )
+
+    assert made() == made()
+    assert hash(made()) == hash(made())
+    assert {made(): 1, CompileOptions(): 2}[made()] == 1
+    # Equality of bound arrays is NumPy's, so only the names of params count.
+    bound = CompileOptions(param_bindings={"w": np.ones(3)})
+    assert hash(bound) == hash(CompileOptions(param_bindings={"w": np.zeros(2)}))
