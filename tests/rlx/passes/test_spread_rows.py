@@ -69,7 +69,12 @@ def test_parts_make_the_whole(op: type[rlx.ops.Sort]) -> None:
             found = run(Graph(leaves, (), results), sample.inputs)
             wanted = run(Graph(leaves, (), node.results), sample.inputs)
             for mine, whole in zip(found, wanted, strict=True):
-                assert mine.tobytes() == whole.tobytes(), sample.label
+                if op in (Attention, DequantMatmul):  # sums, whose order is the library's
+                    np.testing.assert_allclose(
+                        mine.astype(np.float64), whole.astype(np.float64), rtol=2e-2, atol=1e-5
+                    )
+                else:
+                    assert mine.tobytes() == whole.tobytes(), sample.label
             made += 1
         if made > 12:
             break
