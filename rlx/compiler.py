@@ -143,7 +143,7 @@ class Compiler:
             name=self.graph.name,
             device=self.backend.device,
             phases=phases,
-            passes=[*self._earlier, *records],
+            passes=[*self._earlier, *plan.records, *records],
             dispatch=dispatch,
             params=(
                 len(lir.graph.params),

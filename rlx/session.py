@@ -206,6 +206,7 @@ class Session:
             on_unsafe=chosen.on_unsafe,
             constraints=constraints_of(chosen.constraints, mir.symbols),
             captured=captured,
+            options=chosen,
         )
         compiled = CompiledGraph(
             Compiler(

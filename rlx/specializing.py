@@ -22,6 +22,8 @@ from rlx.template import AbstractTemplate
 from rlx.types import Dim, Shape
 
 if TYPE_CHECKING:
+    from rlx.options.compile import CompileOptions
+    from rlx.passes.base import PassRecord
     from rlx.passes.pad_dims import PaddedGraph, Unsafe
 
 _REMEMBERED = 4096
@@ -44,6 +46,7 @@ class Plan:
         own: values of params that only this binding has, by name.
         unsafe: why it is not padded although its symbols have buckets, with op and line.
         note: added to the reason of the compile.
+        records: of the passes that ran before padding.
     """
 
     binding: Mapping[str, int]
@@ -53,6 +56,7 @@ class Plan:
     own: Mapping[str, Any] = field(default_factory=dict[str, Any])
     unsafe: str = ""
     note: str = ""
+    records: Sequence[PassRecord] = ()
 
     @property
     def key(self) -> Hashable:
@@ -74,6 +78,7 @@ class Planner:
         on_unsafe: str = "exact",
         constraints: Sequence[Constraint] = (),
         captured: Mapping[str, Any] | None = None,
+        options: CompileOptions | None = None,
     ) -> None:
         """Plan for a symbolic graph.
 
@@ -85,6 +90,7 @@ class Planner:
             on_unsafe: ``"exact"`` compiles what cannot be padded exactly, ``"error"`` refuses it.
             constraints: checked for every new binding.
             captured: values of the graph's params by name, for comparing traces.
+            options: of the compile; None takes the defaults.
         """
         self._graph = graph
         self._signature = signature
@@ -105,6 +111,8 @@ class Planner:
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._answers: dict[Hashable, bool] = {}
         self._padded: dict[Hashable, PaddedGraph | Unsafe] = {}
+        self._tidy: tuple[Graph, tuple[PassRecord, ...]] | None = None
+        self._options = options
         self._lock = threading.RLock()
 
     @property
@@ -195,7 +203,8 @@ class Planner:
             if self._is_opaque and template is not None:
                 return replace(self._traced(binding, ""), unsafe=str(padded))
             return Plan(binding, self._signature, unsafe=str(padded))
-        return Plan(rounded, self._signature, graph=padded.graph, padded=padded)
+        records = () if self._tidy is None else self._tidy[1]
+        return Plan(rounded, self._signature, graph=padded.graph, padded=padded, records=records)
 
     def _fed(self, padded: PaddedGraph, feeds: Mapping[str, int]) -> PaddedGraph | Unsafe:
         """The padded graph, unless an output lies otherwise than the input that it replaces."""
@@ -282,24 +291,40 @@ class Planner:
         from rlx.options.compile import CompileOptions
         from rlx.passes.base import PassContext
         from rlx.passes.known_windows import slices_for_known_windows
-        from rlx.passes.pipelines import mir_pipeline
+        from rlx.passes.pipelines import mir_pipeline, symbolic_pipeline
 
         whole = len(binding) == len(self._graph.symbols)
         if whole and any(_size(v, binding) is None for v in self._dims):
             return False
         if not _same_values(params, self._captured):
             return False
-        options = CompileOptions.baseline()
-        pipeline, ctx = mir_pipeline(options), PassContext(options)
         bound = bind(self._graph, binding)
         if bound.fingerprint() == graph.fingerprint():
             return True
+        options = CompileOptions.baseline()
+        ctx = PassContext(options)
+        pair = [symbolic_pipeline(options).run(one, ctx)[0] for one in (bound, graph)]
+        if pair[0].fingerprint() == pair[1].fingerprint():
+            return True
+        whole = mir_pipeline(options)  # many times the work, so that it comes last
         prints: list[str] = []
-        for one in (bound, graph):
-            folded, _ = pipeline.run(one, ctx)
-            plain, _ = pipeline.run(slices_for_known_windows(folded), ctx)
+        for one in pair:
+            folded, _ = whole.run(one, ctx)
+            plain, _ = whole.run(slices_for_known_windows(folded), ctx)
             prints.append(plain.fingerprint())
         return prints[0] == prints[1]
+
+    def _shared(self) -> Graph:
+        """The graph after the passes that need no sizes; made once for all padded sizes."""
+        if self._tidy is None:
+            from rlx.options.compile import CompileOptions
+            from rlx.passes.base import PassContext
+            from rlx.passes.pipelines import padding_pipeline
+
+            options = (self._options or CompileOptions.baseline()).replace(validate=False)
+            made, records = padding_pipeline(options).run(self._graph, PassContext(options))
+            self._tidy = made, tuple(r for r in records if r.changed or r.notes)
+        return self._tidy[0]
 
     def _pad(self, binding: Mapping[str, int], rounded: Mapping[str, int]) -> PaddedGraph | Unsafe:
         from rlx.passes.pad_dims import pad_dims
@@ -310,7 +335,7 @@ class Planner:
         if found is None:
             laddered = self.buckets.symbols
             exact = {n: s for n, s in binding.items() if n not in laddered}
-            graph = bind(self._graph, exact) if exact else self._graph
+            graph = bind(self._shared(), exact) if exact else self._shared()
             found = self._padded[key] = pad_dims(
                 graph, {n: s for n, s in rounded.items() if n in laddered}
             )

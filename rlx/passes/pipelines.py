@@ -62,6 +62,18 @@ def symbolic_pipeline(options: CompileOptions) -> Pipeline:
     return Pipeline(passes)
 
 
+def padding_pipeline(options: CompileOptions) -> Pipeline:
+    """MIR → MIR with symbolic dims, before padding: what it puts in hides patterns."""
+    passes: tuple[AbstractPass, ...] = (
+        InlineCalls(),
+        Canonicalize(),
+        EliminateCommonSubexpressions(),
+        # A softmax takes one mask; its parts take one each, and are never found again.
+        *(() if options.fusion_opts.skip_fusion else (Recognize(),)),
+    )
+    return Pipeline(passes)
+
+
 def mir_pipeline(options: CompileOptions) -> Pipeline:
     """MIR → MIR, before implementations are chosen."""
     lowered = effective(options.precision, options.policy)

@@ -222,6 +222,8 @@ class Padding:
 
     def filled(self, x: Padded, axes: Sequence[int], value: Any) -> Value:
         """X with a number (or a scalar value) in all padding along some axes."""
+        if not isinstance(value, Value) and not np.any(value):
+            axes = [axis for axis in axes if axis not in x.zeros]
         mask = self.mask(x, axes)
         if mask is None:
             return x.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rlx.ir.graph import Node
 from rlx.ops import activation, arithmetic, bitwise, compare, convert, special, transcendental
@@ -53,7 +54,10 @@ def same_place(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
     axes = _common(inputs, len(node.types[0].shape))
     if isinstance(axes, Refusal):
         return axes
-    return ctx.remade(node, [x.value for x in inputs], axes)
+    made = ctx.remade(node, [x.value for x in inputs], axes)
+    if isinstance(made, Refusal) or not isinstance(node.op, convert.Convert | convert.Copy):
+        return made
+    return [replace(y, zeros=inputs[0].zeros) for y in made]
 
 
 @pads(convert.BitcastConvert)

@@ -45,11 +45,13 @@ class Padded:
         value: the value, of static shape.
         shape: the dims it has in the symbolic graph.
         axes: where its elements are; what other positions hold is unknown.
+        zeros: axes in whose padding it is known to be 0, or NaN beside elements that all are.
     """
 
     value: Value
     shape: Shape
     axes: tuple[Axis, ...]
+    zeros: frozenset[int] = frozenset()
 
     def factors(self, axis: int) -> tuple[Dim, ...]:
         """Factors of one axis, some where it holds the same everywhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,12 @@ def softmax(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
     (x,) = inputs
     axis: int = node.op.attributes()["axis"] % len(x.shape)
     filled = ctx.filled(x, [axis], lowest(x.value.type.dtype))
-    return ctx.remade(node, [filled], _concrete(x, axis))
+    made = ctx.remade(node, [filled], _concrete(x, axis))
+    least = lowest(x.value.type.dtype)
+    if isinstance(node.op, LogSoftmax) or isinstance(made, Refusal) or not np.isneginf(least):
+        return made
+    # exp(−inf) = 0: a product that sums over this axis needs no mask.
+    return [replace(y, zeros=frozenset({axis})) for y in made]
 
 
 @pads(Argmax, Argmin)
@@ -247,8 +253,8 @@ def _agreed(
         found = mine[a] if mine[a] is not None else other[b]
         mine[a] = other[b] = found
     return (
-        Padded(lhs.value, lhs.shape, tuple(mine)),
-        Padded(rhs.value, rhs.shape, tuple(other)),
+        replace(lhs, axes=tuple(mine)),
+        replace(rhs, axes=tuple(other)),
     )
 
 
