@@ -38,6 +38,16 @@ MOST_SENT = 8
 MOST_FUSED = 6
 """Fused loops that a report names."""
 
+LONG_AXIS = 1 << 16
+_SORTS = "jax.lax.approx_max_k, or sorting within shorter rows, compiles at once"
+_SUMS = "a jax.lax.scan over chunks of some thousand compiles at once"
+LONG_AXES = {
+    "sort": _SORTS, "top_k": _SORTS,
+    "cumsum": _SUMS, "cumprod": _SUMS, "cummax": _SUMS, "cummin": _SUMS, "cumlogsumexp": _SUMS,
+    "fft": "a batch of shorter transforms compiles at once",
+}  # fmt: skip
+"""Ops whose compile for TPUs grows with the length of their axis, and what to do."""
+
 LOWERED_ANYWAY = ("rocm",)
 """Platforms whose compiler loads only beside the vendor's libraries: without it the answer holds
 what lowering and the graph say."""
@@ -343,7 +353,7 @@ def report_of(lowered: Lowered, target: Target, compilation: Compilation | None)
                 for found in lowered.unsupported
             ),
         ),
-        slow_compile=_slow(lowered.lir),
+        slow_compile=_slow(lowered.lir, target),
         precision=_rounded(lowered.lir.graph, target),
         collectives=totals(sent),
         fusions=0 if made is None else made.fusions,
@@ -391,7 +401,7 @@ def _rounded(graph: Graph, target: Target) -> tuple[Named, ...]:
     )
 
 
-def _slow(lir: Lir) -> tuple[Named, ...]:
+def _slow(lir: Lir, target: Target) -> tuple[Named, ...]:
     found: list[Named] = []
     count = max(graph.node_count() for graph in lir.graph.all_graphs())
     if count > MANY_OPS:
@@ -412,6 +422,18 @@ def _slow(lir: Lir) -> tuple[Named, ...]:
                         where=_line(node),
                         nbytes=size,
                         detail="XLA folds it at compile time; pass it as an argument",
+                    )
+                )
+            advice = LONG_AXES.get(node.op.op_name) if target.platform == "tpu" else None
+            axis = node.op.attributes().get("axis", -1)
+            shape = node.inputs[0].type.shape if node.inputs else ()
+            if advice and shape and isinstance(shape[axis], int) and shape[axis] >= LONG_AXIS:
+                found.append(
+                    Named(
+                        what=f"{node.op.op_name} of {node.inputs[0].type}",
+                        where=_line(node),
+                        detail=f"TPU compilers take up to a minute for {LONG_AXIS:,} elements in "
+                        f"a row; {advice}",
                     )
                 )
     return tuple(found)

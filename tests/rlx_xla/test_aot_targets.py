@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -205,6 +207,29 @@ def test_what_does_not_lower_is_listed_with_lines() -> None:
     assert not report.ok
     assert report.fits is None
     assert json.loads(report.to_json())["unsupported"][0]["what"] == "eig"
+
+
+def test_what_is_slow_to_compile_has_a_suggestion() -> None:
+    import jax.numpy as jnp
+
+    def function(x: Any, y: Any) -> Any:
+        return jnp.sort(x), jnp.cumsum(y, axis=0), jnp.cumsum(y, axis=1)
+
+    traced = rlx_xla.trace(function, "f32[65536]", "f32[70000, 4]")
+    for name, count in (("v5e-1", 2), ("h100", 0)):
+        target = parse_target(name)
+        lowered = lower_for(traced.graph, target, rlx.CompileOptions())
+        assert len(report_of(lowered, target, None).slow_compile) == count
+    target = parse_target("v5e-1")
+    found = report_of(lower_for(traced.graph, target, rlx.CompileOptions()), target, None)
+    lines = sorted(str(named) for named in found.slow_compile)
+    assert re.fullmatch(
+        r"cumsum of f32\[70000, 4\] at test_aot_targets\.py:\d+: TPU compilers take up to a minute "
+        r"for 65,536 elements in a row; a jax\.lax\.scan over chunks of some thousand compiles at "
+        r"once",
+        lines[0],
+    )
+    assert lines[1].startswith("sort of f32[65536] at ")
 
 
 def _artifact() -> Artifact:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rlx.dtypes import DType
 from rlx.ir.op import Op
 from rlx.ops import solve as ops
 from rlx.types import TensorType
@@ -53,6 +54,8 @@ def lu(ctx: LoweringContext, op: ops.Lu, x: ir.Value) -> Sequence[ir.Value]:
     if 0 in ctx.input_types[0].shape:  # the libraries divide by the sizes
         lu, pivots, permutation = ctx.output_types
         return [ctx.full(0, lu), ctx.full(0, pivots), _counted(ctx, permutation)]
+    if ctx.platform == "tpu" and _wide(ctx.input_types):
+        return _by_core(ctx, op, core_linalg.lu, x)  # the compiler has it in 32 bits only
     return _by_jax(ctx, op, jax.lax.linalg.lu, x, core=core_linalg.lu)
 
 
@@ -158,7 +161,7 @@ def _by_jax(
         return _by_core(ctx, op, core, *operands)
     if all(0 in t.shape for t in ctx.output_types):
         return [ctx.full(0, t) for t in ctx.output_types]
-    return jax_function.call(ctx, function, ctx.input_types, operands, op.op_name)
+    return _called(ctx, op, function, operands)
 
 
 def _by_core(
@@ -177,4 +180,16 @@ def _by_core(
     made = core_linalg.batched(function, leading)
     # The caller's own settings are for the caller's code.
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        return jax_function.call(ctx, made, ctx.input_types, operands, op.op_name)
+        return _called(ctx, op, made, operands)
+
+
+def _called(
+    ctx: LoweringContext, op: Op, function: Callable[..., Any], operands: Sequence[ir.Value]
+) -> list[ir.Value]:
+    """TPUs emulate 64 bits, and their compiler aborts where it meets them beside ``Eigh``."""
+    x64 = _wide(ctx.input_types)
+    return jax_function.call(ctx, function, ctx.input_types, operands, op.op_name, x64=x64)
+
+
+def _wide(types: Sequence[TensorType]) -> bool:
+    return any(t.dtype in (DType.F64, DType.C128) for t in types)
