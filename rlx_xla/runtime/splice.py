@@ -115,6 +115,8 @@ class SpliceProgram:
         return splice.bind(*values, program=self)
 
 
+_GPUS = ("gpu", "cuda", "rocm")
+
 splice = Primitive("rlx_call")
 splice.multiple_results = True
 
@@ -143,8 +145,9 @@ def _result_types(*_: Any, program: SpliceProgram) -> list[Any]:
 
 def _lower(ctx: Any, *operands: Any, program: SpliceProgram) -> Sequence[Any]:
     platforms = tuple(ctx.platforms or ctx.module_context.platforms)
-    allowed = {program.platform, "gpu"} if program.platform in ("cuda", "rocm") else None
-    if any(p != program.platform and not (allowed and p in allowed) for p in platforms):
+    # A GPU's device calls its platform "gpu"; JAX lowers for "cuda" or "rocm".
+    allowed = _GPUS if program.platform in _GPUS else (program.platform,)
+    if any(p not in allowed for p in platforms):
         raise LoweringError(
             f"call of {program.name}: it must be lowered for {program.platform}, for which it was "
             f"compiled; got {', '.join(platforms)}. Compile the graph for that device."
