@@ -83,13 +83,16 @@ class SoftmaxCrossEntropyWithLogits(Op):
             picked, inside = _picked(wide, labels)
             loss = LogSumExp(axis=logits.rank - 1)(wide) - picked
             return Select()(inside, loss, _zeros(loss)).convert(logits.dtype)
-        logs = -LogSoftmax(axis=-1)(wide)
-        hot = one_hot(labels, logs)
         if self.form == "product":
-            chosen = hot.convert(logs.dtype) * logs
-        else:
-            chosen = Select()(hot, logs, _zeros(logs))
-        return chosen.sum(logits.rank - 1).convert(logits.dtype)
+            logs = -LogSoftmax(axis=-1)(wide)
+            chosen = one_hot(labels, logs).convert(logs.dtype) * logs
+            return chosen.sum(logits.rank - 1).convert(logits.dtype)
+        # The label's element of −log softmax, without the others being written out.
+        picked, inside = _picked(wide, labels)
+        top = wide.max(-1, keepdims=True)
+        total = (wide - top).exp().sum(-1)
+        loss = total.log() - (picked - top.reshape(*picked.shape))
+        return Select()(inside, loss, _zeros(loss)).convert(logits.dtype)
 
 
 @define_op("softmax_cross_entropy")
