@@ -25,6 +25,7 @@ from rlx.ir.attributes import Array
 from rlx.ir.container import map_file, view
 from rlx.ir.scanner import shown
 from rlx.quant.packed import decode
+from rlx.quant.pages import release_pages
 from rlx.quant.schemes import QuantScheme
 from rlx.types import MAX_BYTES, TensorType
 
@@ -112,6 +113,11 @@ class GgufFile:
         """
         tensor, stored = self._tensor(name), self.array(name)
         return stored if tensor.scheme is None else decode(tensor.scheme, stored)
+
+    def release(self) -> None:
+        """Let the system take back the memory of pages that were read; they can be read again."""
+        for mapped in self._mapped:
+            release_pages(mapped)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

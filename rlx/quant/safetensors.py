@@ -11,6 +11,7 @@ from rlx.errors import FormatError, RlxError, did_you_mean
 from rlx.ir.attributes import Array
 from rlx.ir.container import map_file, view
 from rlx.ir.references import read_safetensors
+from rlx.quant.pages import release_pages
 from rlx.types import TensorType
 
 
@@ -42,6 +43,10 @@ class SafetensorsFile:
                 f"{did_you_mean(name, self.tensors)}"
             )
         return view(self._mapped, self._offsets[name], self.tensors[name])
+
+    def release(self) -> None:
+        """Let the system take back the memory of pages that were read; they can be read again."""
+        release_pages(self._mapped)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

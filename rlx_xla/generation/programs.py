@@ -50,14 +50,18 @@ class State:
 class Programs:
     """Compiles on demand, and keeps what it compiled."""
 
-    def __init__(self, session: Session, config: DecoderConfig, params: Mapping[str, Any]) -> None:
+    def __init__(
+        self, session: Session, config: DecoderConfig, params: Mapping[str, Any], cache_dtype: Any
+    ) -> None:
         """Hold a model; nothing is compiled and nothing uploaded yet.
 
         Args:
             session: where to run.
             config: sizes that belong to `params`.
             params: as `decoder_params.load_params` returns them.
+            cache_dtype: of keys and values.
         """
+        self._cache_dtype = cache_dtype
         self._session = session
         self._config = config
         self._params = params
@@ -82,7 +86,7 @@ class Programs:
             logprob=None,
             offset=jnp.int32(0),
             seen=jnp.zeros((batch, config.vocabulary), jnp.bool_),
-            caches=decoder.empty_caches(config, batch, capacity),
+            caches=decoder.empty_caches(config, batch, capacity, self._cache_dtype),
         )
 
     def step(
@@ -107,7 +111,9 @@ class Programs:
 
     def _compile(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
         config = self._config
-        caches = jax.eval_shape(lambda: decoder.empty_caches(config, batch, capacity))
+        caches = jax.eval_shape(
+            lambda: decoder.empty_caches(config, batch, capacity, self._cache_dtype)
+        )
         abstract = jax.tree_util.tree_map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._params
         )
@@ -141,6 +147,7 @@ class Programs:
         else:
             paths = jax.tree_util.tree_leaves(self._params)
             compiled.set_params(dict(zip(traced.params, paths, strict=True)))
+            jax.block_until_ready(list(compiled.params().values()))
         return compiled
 
 

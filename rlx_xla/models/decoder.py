@@ -14,16 +14,20 @@ Gimelshein 2018, arXiv:1805.02867 (softmax in one pass).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
+from rlx_xla._jax_compat.jaxpr import enable_x64
 from rlx_xla.models.decoder_config import DecoderConfig
-from rlx_xla.models.packed import product, rows_of
+from rlx_xla.models.packed import PackedWeight, product, rows_of
+from rlx_xla.models.rope import RopeScaling
 
 BLOCK = 128
 """Positions of the caches that attention reads at once; capacities are multiples of it."""
@@ -57,7 +61,7 @@ def forward(
     Returns:
         f32[batch, seq, width], normalised, and the new caches.
     """
-    with jax.numpy_rank_promotion("allow"):
+    with jax.numpy_rank_promotion("allow"), _x64(config.wide):
         return _forward(params, config, ids, start, offset, caches)
 
 
@@ -79,25 +83,43 @@ def _forward(
     made: list[Cache] = []
     for i, layer in enumerate(params["layers"]):
         windowed = config.has_window(i)
-        normed = rms_norm(x, layer["attention_norm"], config.eps)
-        attended, cache = _attention(
-            layer, config, normed, angles[windowed], places, start, caches[i],
-            config.window if windowed else 0,
-        )  # fmt: skip
-        if "attention_post_norm" in layer:
-            attended = rms_norm(attended, layer["attention_post_norm"], config.eps)
-        x = x + attended
-        fed = _feed_forward(layer, config, rms_norm(x, layer["feed_norm"], config.eps))
-        if "feed_post_norm" in layer:
-            fed = rms_norm(fed, layer["feed_post_norm"], config.eps)
-        x = x + fed
+        x, cache = _layer(config, windowed, layer, x, angles[windowed], places, start, caches[i])
         made.append(cache)
-    return rms_norm(x, params["norm"], config.eps), made
+    return rms_norm(x, params["norm"], config.eps, _dtype(config)), made
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _layer(
+    config: DecoderConfig,
+    windowed: bool,
+    layer: Params,
+    x: jax.Array,
+    angles: tuple[jax.Array, jax.Array],
+    places: jax.Array,
+    start: jax.Array,
+    cache: Cache,
+) -> tuple[jax.Array, Cache]:
+    """One block; traced once for all layers whose weights are alike."""
+    dtype = _dtype(config)
+    normed = rms_norm(x, layer["attention_norm"], config.eps, dtype)
+    window = config.window if windowed else 0
+    attended, cache = _attention(layer, config, normed, angles, places, start, cache, window)
+    if "attention_post_norm" in layer:
+        attended = rms_norm(attended, layer["attention_post_norm"], config.eps, dtype)
+    x = x + attended
+    normed = rms_norm(x, layer["feed_norm"], config.eps, dtype)
+    fed = _feed_forward(layer, config, normed)
+    if "feed_post_norm" in layer:
+        fed = rms_norm(fed, layer["feed_post_norm"], config.eps, dtype)
+    return x + fed, cache
 
 
 def logits_of(params: Params, config: DecoderConfig, hidden: jax.Array) -> jax.Array:
     """Return the logits f32[..., vocabulary] of hidden states f32[..., width]."""
-    logits = product(hidden, params.get("head", params["embedding"]))
+    head = params.get("head", params["embedding"])
+    if isinstance(head, PackedWeight):  # logits are compared: the head rounds no inputs
+        head = replace(head, inputs="exact")
+    logits = product(hidden, head)
     if config.final_softcap:
         cap = jnp.float32(config.final_softcap)
         logits = cap * jnp.tanh(logits / cap)
@@ -123,24 +145,36 @@ def empty_caches(
     ]
 
 
-def rms_norm(x: jax.Array, gain: jax.Array, eps: float) -> jax.Array:
-    """Return x / sqrt(mean(x², last axis) + eps) · gain."""
-    mean = jnp.mean(x * x, axis=-1, keepdims=True)
-    return x * lax.rsqrt(mean + jnp.float32(eps)) * gain
+def rms_norm(x: jax.Array, gain: jax.Array, eps: float, dtype: Any = jnp.float32) -> jax.Array:
+    """Return x / sqrt(mean(x², last axis) + eps) · gain in x's dtype, computed in `dtype`."""
+    wide = x.astype(dtype)
+    mean = jnp.mean(wide * wide, axis=-1, keepdims=True)
+    return (wide * lax.rsqrt(mean + dtype(eps)) * jnp.asarray(gain).astype(dtype)).astype(x.dtype)
+
+
+def _x64(wide: bool) -> AbstractContextManager[Any]:
+    return enable_x64() if wide else nullcontext()
+
+
+def _dtype(config: DecoderConfig) -> Any:
+    return jnp.float64 if config.wide else jnp.float32
 
 
 def _angles(
     config: DecoderConfig, factors: Any, positions: jax.Array, windowed: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines f32[batch, 1, seq, rope_size / 2] of the rotations."""
+    """Cosines and sines [batch, 1, seq, rope_size / 2] of the rotations."""
+    scaling = RopeScaling() if windowed else config.rope
     base = config.rope_local_base if windowed else config.rope_base
-    scale = 1.0 if windowed else config.rope_scale
-    places = np.arange(0, config.rope_size, 2, dtype=np.float64)
-    rates = jnp.asarray((base ** (-places / config.rope_size) / scale).astype(np.float32))
+    dtype = _dtype(config)
+    rates = jnp.asarray(scaling.rates(base, config.rope_size))
     if factors is not None and not windowed:
         rates = rates / factors
-    angles = positions.astype(jnp.float32)[:, None, :, None] * rates
-    return jnp.cos(angles), jnp.sin(angles)
+    angles = positions.astype(dtype)[:, None, :, None] * rates.astype(dtype)
+    gain = scaling.gain()
+    if gain == 1.0:
+        return jnp.cos(angles), jnp.sin(angles)
+    return jnp.cos(angles) * dtype(gain), jnp.sin(angles) * dtype(gain)
 
 
 def _rotated(config: DecoderConfig, x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -171,6 +205,7 @@ def _attention(
     window: int,
 ) -> tuple[jax.Array, Cache]:
     batch, seq = x.shape[0], x.shape[1]
+    dtype = _dtype(config)
 
     def heads(name: str, count: int, size: int) -> jax.Array:
         y = product(x, layer[name])
@@ -182,16 +217,16 @@ def _attention(
     k = heads("key", config.kv_heads, config.head_size)
     v = heads("value", config.kv_heads, config.value_size)
     if "query_norm" in layer:
-        q = rms_norm(q, layer["query_norm"], config.eps)
-        k = rms_norm(k, layer["key_norm"], config.eps)
-    q = _rotated(config, q, angles) * jnp.float32(config.query_scale)
+        q = rms_norm(q, layer["query_norm"], config.eps, _dtype(config))
+        k = rms_norm(k, layer["key_norm"], config.eps, _dtype(config))
+    q = _rotated(config, q, angles) * dtype(config.query_scale)
     k = _rotated(config, k, angles)
     zero, offset = jnp.int32(0), places[0]
     keys = lax.dynamic_update_slice(cache[0], k.astype(cache[0].dtype), (zero, zero, offset, zero))
     values = lax.dynamic_update_slice(
         cache[1], v.astype(cache[1].dtype), (zero, zero, offset, zero)
     )
-    y = attend(q, keys, values, places, start, window)
+    y = attend(q, keys, values, places, start, window).astype(jnp.float32)
     y = y.transpose(0, 2, 1, 3).reshape(batch, seq, config.heads * config.value_size)
     return product(y, layer["output"]), (keys, values)
 
@@ -204,10 +239,10 @@ def attend(
     start: jax.Array,
     window: int,
 ) -> jax.Array:
-    """Return causal attention over the filled part of a cache, f32[batch, heads, seq, value_size].
+    """Return causal attention over the filled part of a cache, [batch, heads, seq, value_size].
 
     Args:
-        q: f32[batch, heads, seq, size], scaled.
+        q: float[batch, heads, seq, size], scaled; computing is in its dtype.
         keys: float[batch, kv_heads, capacity, size].
         values: float[batch, kv_heads, capacity, value_size].
         places: i32[seq], the queries' positions in the cache, one after another.
@@ -226,8 +261,8 @@ def attend(
     def block(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         top, total, summed = state
         at = index * BLOCK
-        k = lax.dynamic_slice_in_dim(keys, at, BLOCK, axis=2).astype(jnp.float32)
-        v = lax.dynamic_slice_in_dim(values, at, BLOCK, axis=2).astype(jnp.float32)
+        k = lax.dynamic_slice_in_dim(keys, at, BLOCK, axis=2).astype(q.dtype)
+        v = lax.dynamic_slice_in_dim(values, at, BLOCK, axis=2).astype(q.dtype)
         scores = jnp.einsum("bhqd,bhsd->bhqs", grouped, k)
         scores = scores.reshape(batch, kv_heads, group, seq, BLOCK)
         there = at + jnp.arange(BLOCK, dtype=jnp.int32)
@@ -235,7 +270,7 @@ def attend(
         if window:
             seen = seen & (there[None, :] > places[:, None] - window)
         seen = seen[None] & (there[None, None, :] >= start[:, None, None])
-        scores = jnp.where(seen[:, None, None], scores, jnp.float32(HIDDEN))
+        scores = jnp.where(seen[:, None, None], scores, q.dtype.type(HIDDEN))
         higher = jnp.maximum(top, scores.max(axis=-1))
         shrunk = jnp.exp(top - higher)
         weights = jnp.exp(scores - higher[..., None])
@@ -246,15 +281,16 @@ def attend(
 
     shape = (batch, kv_heads, group, seq)
     state = (
-        jnp.full(shape, HIDDEN, jnp.float32),
-        jnp.zeros(shape, jnp.float32),
-        jnp.zeros((*shape, value_size), jnp.float32),
+        jnp.full(shape, HIDDEN, q.dtype),
+        jnp.zeros(shape, q.dtype),
+        jnp.zeros((*shape, value_size), q.dtype),
     )
     _, total, summed = lax.fori_loop(first // BLOCK, last, block, state)
     return (summed / total[..., None]).reshape(batch, heads, seq, value_size)
 
 
 def _feed_forward(layer: Params, config: DecoderConfig, x: jax.Array) -> jax.Array:
-    gate = product(x, layer["gate"])
+    dtype = _dtype(config)
+    gate, up = (product(x, layer[name]).astype(dtype) for name in ("gate", "up"))
     gate = jax.nn.gelu(gate, approximate=True) if config.gelu else jax.nn.silu(gate)
-    return product(gate * product(x, layer["up"]), layer["down"])
+    return product((gate * up).astype(jnp.float32), layer["down"])

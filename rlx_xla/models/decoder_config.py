@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from rlx.errors import FormatError, did_you_mean
+from rlx_xla.models.rope import KINDS, RopeScaling
 
 ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3")
 """Values of ``general.architecture`` that are known; Mistral and SmolLM files say ``llama``."""
@@ -38,7 +39,7 @@ class DecoderConfig:
         eps: added to mean squares.
         rope_base: base of the rotation's wavelengths.
         rope_local_base: the same in layers with a window.
-        rope_scale: positions are divided by it, in layers without a window.
+        rope: how the rotation is stretched, in layers without a window.
         rope_size: features of a head that rotate.
         rope_pairs: rotate neighbours (2i, 2i + 1) instead of halves (i, i + size / 2).
         window: positions that a windowed layer sees, itself included; 0 for none.
@@ -47,6 +48,9 @@ class DecoderConfig:
         embedding_scale: embeddings are multiplied by it.
         query_scale: scores are multiplied by it.
         final_softcap: logits become cap · tanh(logits / cap); 0 for none.
+        wide: norms, rotations, attention and gates are computed in f64 and rounded to f32 once, so
+            that their last bit does not depend on the order of sums, nor what is rounded to
+            integers after them.
     """
 
     architecture: str
@@ -62,7 +66,7 @@ class DecoderConfig:
     eps: float
     rope_base: float
     rope_local_base: float
-    rope_scale: float
+    rope: RopeScaling
     rope_size: int
     rope_pairs: bool
     window: int
@@ -71,6 +75,7 @@ class DecoderConfig:
     embedding_scale: float
     query_scale: float
     final_softcap: float
+    wide: bool = False
 
     def has_window(self, layer: int) -> bool:
         """Tell whether a layer sees only the last ``window`` positions."""
@@ -113,9 +118,9 @@ def read_config(metadata: Mapping[str, Any], *, vocabulary: int) -> DecoderConfi
         eps=keys.number("attention.layer_norm_rms_epsilon"),
         rope_base=keys.number("rope.freq_base", 10_000.0),
         rope_local_base=keys.number("rope.local.freq_base", GEMMA_LOCAL_BASE),
-        rope_scale=keys.rope_scale(),
+        rope=keys.rope(),
         rope_size=rope_size,
-        rope_pairs=name == "llama",
+        rope_pairs=keys.flag("rope.pairs", name == "llama"),
         window=keys.size("attention.sliding_window", 0) if gemma else 0,
         window_pattern=keys.size("attention.sliding_window_pattern", GEMMA_PATTERN),
         gelu=gemma,
@@ -128,7 +133,8 @@ def read_config(metadata: Mapping[str, Any], *, vocabulary: int) -> DecoderConfi
 def _query_scale(keys: _Keys, head_size: int, heads: int, width: int) -> float:
     # The 27-billion model of Gemma 3, which 62 layers tell, divides by another size.
     big = keys.architecture == "gemma3" and keys.size("block_count") == 62
-    return 1.0 / math.sqrt(width // heads if big else head_size)
+    size = float(width // heads if big else head_size)
+    return 1.0 / math.sqrt(keys.number("attention.query_size", size) or size)
 
 
 @final
@@ -146,7 +152,7 @@ class _Keys:
             )
         self.architecture: str = name
 
-    def fail(self, key: str, wanted: str, found: object) -> None:
+    def fail(self, key: str, wanted: str, found: object) -> NoReturn:
         """Raise for a value that no model has."""
         raise FormatError(
             f"gguf model [metadata]: {self.architecture}.{key} is required to be {wanted}; got "
@@ -159,7 +165,13 @@ class _Keys:
         least = 0 if default == 0 else 1
         if type(value) is not int or not least <= value <= MAX_SIZE:
             self.fail(key, f"a whole number from {least} to {MAX_SIZE}", value)
-            raise AssertionError
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A truth value."""
+        value = self._metadata.get(f"{self.architecture}.{key}", default)
+        if not isinstance(value, bool):
+            self.fail(key, "true or false", value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -167,14 +179,36 @@ class _Keys:
         value = self._metadata.get(f"{self.architecture}.{key}", default)
         if not isinstance(value, int | float) or not 0 <= value < math.inf:
             self.fail(key, "a finite number ≥ 0", value)
-            raise AssertionError
         return float(value)
 
-    def rope_scale(self) -> float:
-        """The factor of linear scaling; 1 for none."""
+    def rope(self) -> RopeScaling:
+        """How the rotation is stretched."""
         kind = self._metadata.get(f"{self.architecture}.rope.scaling.type", "linear")
+        if kind not in KINDS:
+            self.fail("rope.scaling.type", f"one of {', '.join(map(repr, KINDS))}", kind)
         if kind == "none":
-            return 1.0
-        if kind != "linear":
-            self.fail("rope.scaling.type", "'none' or 'linear'", kind)
-        return self.number("rope.scaling.factor", 1.0) or 1.0
+            return RopeScaling()
+        factor = self.number("rope.scaling.factor", 1.0) or 1.0
+        if kind == "linear":
+            return RopeScaling(kind="none" if factor == 1.0 else "linear", factor=factor)
+        original = self.size("rope.scaling.original_context_length")
+        low = self.number("rope.scaling.low_freq_factor", 1.0)
+        high = self.number("rope.scaling.high_freq_factor", 4.0)
+        if high <= low:
+            self.fail("rope.scaling.high_freq_factor", f"more than {low:g}, the low one", high)
+        fast = self.number("rope.scaling.yarn_beta_fast", 32.0)
+        slow = self.number("rope.scaling.yarn_beta_slow", 1.0)
+        if not 0 < slow < fast:
+            self.fail("rope.scaling.yarn_beta_slow", f"more than 0 and less than {fast:g}", slow)
+        return RopeScaling(
+            kind=kind, factor=factor, original=original, low=low, high=high, beta_fast=fast,
+            beta_slow=slow, magnitude=self._magnitude(factor),
+        )  # fmt: skip
+
+    def _magnitude(self, factor: float) -> float:
+        whole = self.number("rope.scaling.attention_factor", 0.0)
+        if whole:
+            return whole
+        # GGUF files give a factor of YaRN's own magnitude.
+        more = self.number("rope.scaling.attn_factor", 1.0) or 1.0
+        return more * (0.1 * math.log(max(factor, 1.0)) + 1.0)

