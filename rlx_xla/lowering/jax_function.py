@@ -55,7 +55,8 @@ def lower(
         text, callbacks, keepalive = equations.lower_function(
             function, avals, ctx.platform, x64=x64
         )
-    except (NotImplementedError, ValueError) as error:
+    except (NotImplementedError, ValueError, RuntimeError) as error:
+        # A plugin without its vendor's libraries fails where JAX asks for their versions.
         raise ctx.refuse(
             f"JAX is required to lower it for {ctx.platform!r}; it says: {error}. "
             "Choose other attributes or another device."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 import rlx_xla
+from rlx.errors import LoweringError
 from rlx.ir.graph import Graph
 from rlx.ops import solve as ops
+from rlx_xla._jax_compat import equations
 from rlx_xla.lowering import core_linalg
 from tests.conformance import runner
 from tests.samples import solve
@@ -99,3 +102,30 @@ def test_pivoted_qr_lowers_for_tpus() -> None:
     (x,) = traced.graph.inputs
     graph = Graph([x], (), ops.Qr(pivoting=True)(x), name="qr")
     assert "stablehlo.while" in rlx_xla.stablehlo(graph, "tpu")
+
+
+def test_a_library_that_does_not_load_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*arguments: Any, **settings: Any) -> Any:
+        raise RuntimeError("cuSolver internal error")
+
+    monkeypatch.setattr(equations, "lower_function", without)
+    traced = rlx_xla.trace(lambda x: x, "f32[4, 4]")
+    (x,) = traced.graph.inputs
+    graph = Graph([x], (), ops.Eig()(x), name="eig")
+    with pytest.raises(LoweringError) as info:
+        rlx_xla.stablehlo(graph, "cuda")
+    assert str(info.value).split(": ", 1)[1] == (
+        "JAX is required to lower it for 'cuda'; it says: cuSolver internal error. Choose other "
+        "attributes or another device."
+    )
+
+
+@pytest.mark.parametrize("dtype", ["f64", "c128"])
+def test_tpus_factor_wide_numbers_without_their_library(dtype: str) -> None:
+    traced = rlx_xla.trace(lambda x: x, f"{dtype}[4, 4]")
+    (x,) = traced.graph.inputs
+    graph = Graph([x], (), ops.Lu()(x), name="lu")
+    assert "custom_call" not in rlx_xla.stablehlo(graph, "tpu")
+    narrow = rlx_xla.trace(lambda x: jax.lax.linalg.svd(x)[0], "f32[4, 3]")
+    # Beside the call of Eigh they end the compiler.
+    assert not re.search(r"tensor<(\d+x)*i64>", rlx_xla.stablehlo(narrow, "tpu"))
