@@ -22,6 +22,7 @@ from rlx.signature import Signature
 from rlx.types import TensorType
 from rlx_xla._jax_compat import keys, mlir
 from rlx_xla._jax_compat.jaxpr import Tracer
+from rlx_xla.kernels.calibration import all_bounds, described
 from rlx_xla.kernels.select import choose, kernels_for
 from rlx_xla.lowering.module import lower_to_module
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, add_platform, rule_for
@@ -117,6 +118,15 @@ class XlaBackend(AbstractBackend):
         return bool(value.is_deleted() or value.is_ready())
 
 
+def _bounds_taken(lir: Lir, platform: str) -> list[str]:
+    """Which bounds the choice of kernels went by, where one of theirs had a say."""
+    if platform != "cpu":
+        return []
+    chosen = {m.name for m in lir.plan.implementations.values() if m.kind == "kernel"}
+    told = chosen and any(b.name.partition("/")[0] in chosen for b in all_bounds())
+    return [f"kernel bounds: {described()}"] if told else []
+
+
 @final
 class XlaExecutable(AbstractExecutable):
     """A graph compiled by XLA; params are bound by name."""
@@ -141,7 +151,7 @@ class XlaExecutable(AbstractExecutable):
         fed = options.resident
         donated = (signature.donated | options.donate).difference(fed)
         asked = flags_for(graph, backend.platform, options.compiler_options)
-        self.decisions = tuple(map(str, asked))
+        self.decisions = (*map(str, asked), *_bounds_taken(lir, backend.platform))
         flags = {
             **(_STRICT if options.strict else {}),
             **{flag.name: flag.value for flag in asked},

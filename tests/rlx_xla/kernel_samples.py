@@ -20,6 +20,7 @@ from rlx.quant import QuantScheme, unpack
 from rlx.quant.schemes import SchemeKind
 from rlx.tolerances import Tolerance
 from rlx_xla.kernels.library import argreduce, cumulative, dequant_matmul, sort, top_k
+from tests.rlx_xla import kernel_samples_attention, kernel_samples_recurrent, kernel_samples_windows
 from tests.samples import quantized_blocks
 from tests.samples.base import SIZES, Sample, draw
 
@@ -198,19 +199,25 @@ def _dot(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample(op, (x, w), "infinities", tolerance=cancelled)
 
 
+_SMALL_FLOATS = ("fp8e4m3", "fp8e5m2", "nvfp4/16")
+
+
 def _dequant_matmul(rng: np.random.Generator) -> Iterator[Sample]:
     """Rows and columns on both sides of every tile, blocks that are not full, other schemes."""
-    for kind in (*dequant_matmul.GGUF, SchemeKind.GGUF_MXFP4):
+    for kind in (*dequant_matmul.GGUF, SchemeKind.GGUF_TQ1_0):
         scheme = QuantScheme(kind)
         for rows in (0, 1, 7, 65):
             for blocks, n in ((1, 1), (2, 3), (3, 9), (0, 5)):
                 yield _product(rng, str(scheme), rows, blocks * scheme.block_size, n)
         for n in (63, 64, 65, 1000) if scheme.block_size == 32 else (65,):
             yield _product(rng, str(scheme), 2, 3 * 256, n)
-    for name in ("int8/32", "int8a/32", "int8a/5", "int4/32", "int4/7", "nvfp4/16"):
-        for rows in (0, 1, 7, 65):
+    for name in ("int8/32", "int8a/32", "int8a/5", "int4/32", "int4/7", *_SMALL_FLOATS):
+        for rows in (0, 1, 7, 13, 65, 513):
+            if rows > 64 and rng.integers(3):
+                continue
             for k, n in ((1, 2), (7, 63), (63, 64), (65, 1000), (128, 514), (51, 5)):
                 yield _product(rng, name, rows, k, n)
+    yield _product(rng, "mlx_mxfp4/32", 3, 64, 8)
     for dtype in (DType.BF16, DType.F16, DType.F64):
         for name in ("gguf_q5k", "int8a/32", "int4/32"):
             yield _product(rng, name, 3, 256, 64, dtype)
@@ -241,4 +248,5 @@ _TABLE |= {
     CumMin: _cumulative(CumMin),
     CumLogSumExp: _cumlogsumexp,
     TopK: _top_k,
-}
+} | kernel_samples_windows.TABLE
+_TABLE |= kernel_samples_attention.TABLE | kernel_samples_recurrent.TABLE

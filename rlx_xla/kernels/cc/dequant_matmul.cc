@@ -1,8 +1,13 @@
-// Handlers of blocks.h and matmul.h: rlx_dequant_matmul_gguf_cpu(x[..., k], weight[n, bytes]) -> y of
-// x's dtype, for rows of blocks, attribute `scheme`: s64, the numbers of GGUF's tensor types; and
-// rlx_dequant_matmul_int<8|4>_cpu(x, codes, scale[blocks, n], zero, optional), attribute `block`.
+// Handlers of blocks.h, minifloat.h and products.h; y has x's dtype:
+//   rlx_dequant_matmul_gguf_cpu(x[..., k], weight[n, bytes]) for rows of blocks, attribute `scheme`:
+//     s64, the numbers of GGUF's tensor types;
+//   rlx_dequant_matmul_int<8|4>_cpu(x, codes, scale[blocks, n], zero, optional), attribute `block`;
+//   rlx_dequant_matmul_fp8e<4m3|5m2>_cpu(x, codes[k, n], scale[n], optional);
+//   rlx_dequant_matmul_nvfp4_cpu(x, codes, scale[k / 16, n], scale of all, optional).
 #include "blocks.h"
 #include "handler.h"
+#include "minifloat.h"
+#include "products.h"
 
 namespace {
 
@@ -49,7 +54,7 @@ void RunBlocks(const rlx::Call& call) {
   const rlx::blocks::RowsOfBlocks<Block> weights = {weight.As<const uint8_t>(), k};
   WithX(call, x, [&](auto* type) {
     using X = std::remove_pointer_t<decltype(type)>;
-    rlx::Matmul(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
+    rlx::Product(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
   });
 }
 
@@ -68,6 +73,11 @@ void BlocksHandler(const rlx::Call& call) {
     case 13: return RunBlocks<rlx::blocks::Q5_K>(call);
     case 14: return RunBlocks<rlx::blocks::Q6_K>(call);
     case 15: return RunBlocks<rlx::blocks::Q8_K>(call);
+    case 20: return RunBlocks<rlx::blocks::Iq4Nl>(call);
+    case 23: return RunBlocks<rlx::blocks::Iq4Xs>(call);
+    case 35: return RunBlocks<rlx::blocks::Tq2_0>(call);
+    case 39: return RunBlocks<rlx::blocks::Mxfp4>(call);
+    case 40: return RunBlocks<rlx::blocks::Nvfp4>(call);
     default:
       rlx::InvalidArgument(call.name() + ": a known tensor type of GGUF is required; got " +
                            std::to_string(scheme) + ".");
@@ -107,7 +117,71 @@ void CodesHandler(const rlx::Call& call) {
       codes.As<const uint8_t>(), scale.As<const float>(), zero, block, n};
   WithX(call, x, [&](auto* type) {
     using X = std::remove_pointer_t<decltype(type)>;
-    rlx::Matmul(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
+    rlx::Product(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
+  });
+}
+
+template <rlx::blocks::Byte kByte>
+void BytesHandler(const rlx::Call& call) {
+  const bool has_scale = call.ArgCount() == 3;
+  call.Expect(has_scale ? 3 : 2, /*results=*/1);
+  const Tensor x = call.Arg(0);
+  const Tensor codes = call.Arg(1, XLA_FFI_DataType_U8);
+  const Tensor y = call.Result(0, x.dtype);
+  if (codes.rank != 2) {
+    rlx::InvalidArgument(call.name() + ": codes [k, n] are required; got " + codes.ShapeText() +
+                         ".");
+  }
+  const int64_t k = codes.dim(0);
+  const int64_t n = codes.dim(1);
+  const float* scale = nullptr;
+  if (has_scale) {
+    const Tensor given = call.Arg(2, XLA_FFI_DataType_F32);
+    if (given.size() != n) {
+      rlx::InvalidArgument(call.name() + ": a scale for each column of " + codes.ShapeText() +
+                           " is required; got " + given.ShapeText() + ".");
+    }
+    scale = given.As<const float>();
+  }
+  const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/false);
+  const rlx::blocks::ColumnsOfBytes<kByte> weights = {codes.As<const uint8_t>(), scale, n};
+  WithX(call, x, [&](auto* type) {
+    using X = std::remove_pointer_t<decltype(type)>;
+    rlx::Product(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
+  });
+}
+
+void Nvfp4Handler(const rlx::Call& call) {
+  const bool has_whole = call.ArgCount() == 4;
+  call.Expect(has_whole ? 4 : 3, /*results=*/1);
+  const Tensor x = call.Arg(0);
+  const Tensor codes = call.Arg(1, XLA_FFI_DataType_U8);
+  const Tensor scale = call.Arg(2, XLA_FFI_DataType_U8);
+  const Tensor y = call.Result(0, x.dtype);
+  constexpr int64_t kGroup = rlx::blocks::ColumnsOfNvfp4::kGroup;
+  const int64_t k = x.rank > 0 ? x.dim(x.rank - 1) : 0;
+  const int64_t n = scale.rank == 2 ? scale.dim(1) : 0;
+  if (scale.rank != 2 || scale.dim(0) != (k + kGroup - 1) / kGroup || n % 2 != 0 ||
+      codes.size() != k * n / 2) {
+    rlx::InvalidArgument(call.name() + ": codes [k, n], two a byte, n even, and scale [k / 16, n] "
+                         "are required; got " + x.ShapeText() + " times " + codes.ShapeText() +
+                         " and " + scale.ShapeText() + ".");
+  }
+  const float* whole = nullptr;
+  if (has_whole) {
+    const Tensor given = call.Arg(3, XLA_FFI_DataType_F32);
+    if (given.size() != 1) {
+      rlx::InvalidArgument(call.name() + ": one scale for all is required; got " +
+                           given.ShapeText() + ".");
+    }
+    whole = given.As<const float>();
+  }
+  const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/false);
+  const rlx::blocks::ColumnsOfNvfp4 weights = {codes.As<const uint8_t>(),
+                                               scale.As<const uint8_t>(), whole, n};
+  WithX(call, x, [&](auto* type) {
+    using X = std::remove_pointer_t<decltype(type)>;
+    rlx::Product(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
   });
 }
 
@@ -116,3 +190,6 @@ void CodesHandler(const rlx::Call& call) {
 RLX_HANDLER(rlx_dequant_matmul_gguf_cpu, BlocksHandler)
 RLX_HANDLER(rlx_dequant_matmul_int8_cpu, CodesHandler<false>)
 RLX_HANDLER(rlx_dequant_matmul_int4_cpu, CodesHandler<true>)
+RLX_HANDLER(rlx_dequant_matmul_fp8e4m3_cpu, BytesHandler<rlx::blocks::Byte::kE4m3>)
+RLX_HANDLER(rlx_dequant_matmul_fp8e5m2_cpu, BytesHandler<rlx::blocks::Byte::kE5m2>)
+RLX_HANDLER(rlx_dequant_matmul_nvfp4_cpu, Nvfp4Handler)

@@ -1,10 +1,9 @@
-// Handlers of matmul.h: rlx_matmul_<dtype of the weights>_cpu(lhs, rhs) -> y; attributes
+// Handlers of products.h: rlx_matmul_<dtype of the weights>_cpu(lhs, rhs) -> y; attributes
 // `batch` (how many leading axes both operands share), `summed` (how many axes, the last ones of
 // the rows) and `weights` (the operand that is the matrix): s64, `by_rows` (the matrix's last axes
 // are summed, or else its first ones after the batch): bool.
-#include "matmul.h"
-
 #include "handler.h"
+#include "products.h"
 
 namespace {
 
@@ -65,7 +64,7 @@ void MatmulHandler(const rlx::Call& call) {
     using X = std::remove_pointer_t<decltype(from)>;
     const bool result_known = WithFloat(y.dtype, [&](auto* to) {
       using Y = std::remove_pointer_t<decltype(to)>;
-      rlx::Matmul(call, shape, x.As<const X>(), of, y.As<Y>());
+      rlx::Product(call, shape, x.As<const X>(), of, y.As<Y>());
     });
     if (!result_known) refuse();
   });

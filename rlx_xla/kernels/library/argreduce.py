@@ -14,9 +14,14 @@ from rlx.dtypes import DType
 from rlx.ops.reduction import Argmax, Argmin
 from rlx.types import TensorType
 from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.calibration import bound
 from rlx_xla.kernels.select import register_kernel
 
-MIN_COLS = {DType.F32: 32, DType.F64: 32, DType.I32: 128}
+MIN_COLS = {
+    DType.F32: bound("argmax.cpu.ffi/f32", 32, (8, 16, 32, 64, 128, 512)),
+    DType.F64: bound("argmax.cpu.ffi/f64", 32, (8, 16, 32, 64, 128, 512)),
+    DType.I32: bound("argmax.cpu.ffi/i32", 128, (16, 32, 64, 128, 256, 512)),
+}
 """Shortest row that gains, however many there are, as ``bench_argreduce`` measures it.
 
 XLA writes out rows of fewer than 32 elements and does many of them at once in vector lanes, 3 to
@@ -42,7 +47,7 @@ def _check(op: Argmax | Argmin, types: Sequence[TensorType]) -> Supported | Refu
         return Refused(f"{x} is not static")
     inner = math.prod(d for d in x.shape[op.axis + 1 :] if isinstance(d, int))
     if inner == 1:
-        if not least <= cols <= _MAX_COLS:
+        if not least.value <= cols <= _MAX_COLS:
             return Refused(f"rows of {cols} elements are outside {least} to {_MAX_COLS}")
     elif inner < MIN_INNER or not MIN_ALONG <= cols <= _MAX_COLS:
         return Refused(

@@ -12,13 +12,14 @@ from rlx.dtypes import DType
 from rlx.ops.reduction import CumLogSumExp, CumMax, CumMin, CumProd, CumSum
 from rlx.types import TensorType
 from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.calibration import bound
 from rlx_xla.kernels.select import register_kernel
 
 Cumulative = CumSum | CumProd | CumMax | CumMin | CumLogSumExp
 
 DTYPES = (DType.F32, DType.F64, DType.BF16, DType.F16, DType.I32, DType.I64, DType.U32)
 
-MIN_SIZE = 32
+MIN_SIZE = bound("cumsum.cpu.ffi/size", 32, (8, 16, 32, 64, 128, 512))
 MIN_SIZE_LOG_SUM_EXP = 8
 """Shortest axis that gains: XLA writes out shorter ones, many at once in vector lanes."""
 
@@ -30,7 +31,7 @@ _KINDS: dict[type[Cumulative], int] = {
 
 def _check(op: Cumulative, types: Sequence[TensorType]) -> Supported | Refused:
     (x,) = types
-    dtypes, least = DTYPES, MIN_SIZE
+    dtypes, least = DTYPES, MIN_SIZE.value
     if isinstance(op, CumLogSumExp):  # the handler's exponentials are exact to f32
         dtypes, least = (DType.F32, DType.BF16, DType.F16), MIN_SIZE_LOG_SUM_EXP
     if x.dtype not in dtypes:

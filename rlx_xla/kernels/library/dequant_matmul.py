@@ -1,7 +1,7 @@
-"""Products with packed weights, on the CPU (``cc/blocks.h``, ``cc/matmul.h``).
+"""Products with packed weights, on the CPU (``cc/blocks.h``, ``cc/products.h``).
 
 XLA unpacks the whole weight into memory at each call; the handler unpacks a tile at a time, which
-stays in the first-level cache. Activations are f32.
+stays in the first-level cache and serves hundreds of rows. Activations are f32.
 """
 
 from __future__ import annotations
@@ -14,21 +14,33 @@ from rlx.ops.quantized import DequantMatmul
 from rlx.quant.schemes import QuantScheme, SchemeKind
 from rlx.types import TensorType
 from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.calibration import bound
 from rlx_xla.kernels.select import register_kernel
 
 GGUF = (
     SchemeKind.GGUF_Q4_0, SchemeKind.GGUF_Q4_1, SchemeKind.GGUF_Q5_0, SchemeKind.GGUF_Q5_1,
     SchemeKind.GGUF_Q8_0, SchemeKind.GGUF_Q2K, SchemeKind.GGUF_Q3K, SchemeKind.GGUF_Q4K,
-    SchemeKind.GGUF_Q5K, SchemeKind.GGUF_Q6K, SchemeKind.GGUF_Q8K,
+    SchemeKind.GGUF_Q5K, SchemeKind.GGUF_Q6K, SchemeKind.GGUF_Q8K, SchemeKind.GGUF_IQ4NL,
+    SchemeKind.GGUF_IQ4XS, SchemeKind.GGUF_TQ2_0, SchemeKind.GGUF_MXFP4, SchemeKind.GGUF_NVFP4,
 )  # fmt: skip
 """Schemes that are stored as rows of blocks."""
 
-CODES = (SchemeKind.INT8, SchemeKind.INT8_ASYM, SchemeKind.INT4)
-"""Schemes of integer codes with scales of their own."""
+CODES = {
+    SchemeKind.INT8: "int8",
+    SchemeKind.INT8_ASYM: "int8",
+    SchemeKind.INT4: "int4",
+    SchemeKind.FP8_E4M3: "fp8e4m3",
+    SchemeKind.FP8_E5M2: "fp8e5m2",
+    SchemeKind.NVFP4: "nvfp4",
+}
+"""Schemes of codes with scales of their own, and their handlers."""
+
+NIBBLES = (SchemeKind.INT4, SchemeKind.NVFP4)
+"""Those with two codes a byte."""
 
 DTYPES = (DType.F32, DType.BF16, DType.F16)
 
-MAX_ROWS = 64
+MAX_ROWS = bound("dequant_matmul.cpu.ffi/rows", 512, (1, 16, 64, 256, 512, 1024), least=False)
 """The most rows that gain: beyond, XLA's own product of f32 makes up for the unpacking."""
 
 
@@ -42,10 +54,10 @@ def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refuse
     if not x.is_static:
         return Refused(f"{x} is not static")
     sizes = [d for d in op.infer(*types).shape if isinstance(d, int)]
-    if scheme.kind is SchemeKind.INT4 and sizes[-1] % 2:
+    if scheme.kind in NIBBLES and sizes[-1] % 2:
         return Refused(f"codes of {sizes[-1]} columns begin rows in the middle of a byte")
     rows = math.prod(sizes[:-1])
-    if rows > MAX_ROWS:
+    if not MAX_ROWS.admits(rows):
         return Refused(f"{rows} rows are more than {MAX_ROWS}")
     return Supported()
 
@@ -54,13 +66,15 @@ def _symbol(op: DequantMatmul, types: Sequence[TensorType]) -> str:
     kind = QuantScheme.parse(op.scheme).kind
     if kind in GGUF:
         return "rlx_dequant_matmul_gguf_cpu"
-    return f"rlx_dequant_matmul_{'int4' if kind is SchemeKind.INT4 else 'int8'}_cpu"
+    return f"rlx_dequant_matmul_{CODES[kind]}_cpu"
 
 
 def _attributes(op: DequantMatmul, types: Sequence[TensorType]) -> dict[str, int]:
     scheme = QuantScheme.parse(op.scheme)
     number = scheme.gguf_number
-    return {"block": scheme.block} if number is None else {"scheme": number}
+    if number is not None:
+        return {"scheme": number}
+    return {"block": scheme.block} if CODES[scheme.kind].startswith("int") else {}
 
 
 register_kernel(

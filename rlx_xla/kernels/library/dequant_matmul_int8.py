@@ -14,6 +14,7 @@ from rlx.ops.quantized import DequantMatmulInt8
 from rlx.quant.schemes import QuantScheme, SchemeKind
 from rlx.types import TensorType
 from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.calibration import bound
 from rlx_xla.kernels.select import register_kernel
 
 SCHEMES = (
@@ -23,7 +24,7 @@ SCHEMES = (
 
 DTYPES = (DType.F32, DType.BF16, DType.F16)
 
-MAX_ROWS = 256
+MAX_ROWS = bound("dequant_matmul_int8.cpu.ffi/rows", 256, (1, 16, 64, 256, 512), least=False)
 """The most rows that gain: beyond, XLA's own product of f32 makes up for the unpacking."""
 
 
@@ -37,7 +38,7 @@ def _check(op: DequantMatmulInt8, types: Sequence[TensorType]) -> Supported | Re
     if not x.is_static:
         return Refused(f"{x} is not static")
     rows = math.prod(d for d in x.shape[:-1] if isinstance(d, int))
-    if rows > MAX_ROWS:
+    if not MAX_ROWS.admits(rows):
         return Refused(f"{rows} rows are more than {MAX_ROWS}")
     return Supported()
 

@@ -15,6 +15,7 @@ from rlx.dtypes import DType
 from rlx.ops.dot import DotGeneral
 from rlx.types import TensorType
 from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.calibration import Bound, bound
 from rlx_xla.kernels.select import register_kernel
 
 DTYPES = (DType.F32, DType.BF16, DType.F16)
@@ -93,13 +94,13 @@ class Gain:
     """A range of products that gain, as ``bench_matmul`` measures it.
 
     Attributes:
-        rows: the most rows.
+        rows: the most rows, a number or a bound.
         least: fewest elements of the matrix.
         most: most elements of the matrix.
         by_rows: whether only a matrix [n, k] gains.
     """
 
-    rows: int
+    rows: int | Bound
     least: int = 0
     most: int = 2**62
     by_rows: bool = False
@@ -107,8 +108,9 @@ class Gain:
     def holds(self, product: Product) -> bool:
         """Whether a product lies in the range."""
         size = product.k * product.n
+        most = self.rows if isinstance(self.rows, int) else self.rows.value
         return (
-            1 <= product.rows <= self.rows
+            1 <= product.rows <= most
             and self.least <= size <= self.most
             and (product.by_rows or not self.by_rows)
         )
@@ -118,32 +120,46 @@ class Gain:
         return f"up to {self.rows} rows and {self.least} to {self.most} {shape}elements"
 
 
+_SIZES = (1, 2, 3, 4, 8, 16, 32, 64)
+_BF16_ROWS = bound("dot_general.cpu.ffi/bf16", 3, _SIZES, least=False)
+_F16_ROWS = bound("dot_general.cpu.ffi/f16", 32, _SIZES, least=False)
+
 GAINS: dict[DType | None, tuple[Gain, ...]] = {
     # XLA multiplies f32 well but for the setting out of small products, and for few rows by rows.
     DType.F32: (
-        Gain(rows=32, least=1, most=2**10),
-        Gain(rows=8, least=1, most=2**12),
-        Gain(rows=8, least=2**16, most=2**20, by_rows=True),
+        Gain(rows=32, least=2**16, most=2**20, by_rows=True),
         Gain(rows=4, least=2**16, by_rows=True),
         Gain(rows=2, least=2**20),
     ),
     # From two rows on, XLA multiplies bf16 without widening it first.
-    DType.BF16: (Gain(rows=1, least=2**14), Gain(rows=3, least=2**20, by_rows=True)),
-    DType.F16: (Gain(rows=16, least=2**14), Gain(rows=32, least=2**20)),
+    DType.BF16: (Gain(rows=1, least=2**14), Gain(rows=_BF16_ROWS, least=2**20, by_rows=True)),
+    DType.F16: (Gain(rows=16, least=2**14), Gain(rows=_F16_ROWS, least=2**20)),
     # Operands of two dtypes: XLA widens the narrower one.
     None: (Gain(rows=16, least=2**14), Gain(rows=32, least=2**20)),
 }
 """What gains, by the dtype of both operands."""
 
 
+SMALL = {False: (2**10, 2**21), True: (2**12, 2**19)}
+"""Fewest and most terms of an f32 product, and of a batch of them, that gain whatever its shape.
+
+Fewer are unrolled by XLA; up to the most, it takes longer to set out than to multiply.
+"""
+
+
 def _gains(product: Product, types: Sequence[TensorType]) -> str:
     """Why a product gains nothing, or an empty string."""
     dtypes = {t.dtype for t in types}
     dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
-    if dtype is DType.F32 and product.products > 1:
-        return "a batch of f32 products gains nothing"
-    if dtype is DType.F32 and product.rows == 1 and product.k * product.n > 2**12:
-        return "one row of f32 is multiplied as fast as memory is read"
+    if dtype is DType.F32:
+        terms = product.products * product.rows * product.k * product.n
+        least, most = SMALL[product.products > 1]
+        if least <= terms <= most:
+            return ""
+        if product.products > 1:
+            return f"a batch of f32 products with {terms} terms is outside {least} to {most}"
+        if product.rows == 1:
+            return f"one row of f32 with {terms} terms is outside {least} to {most}"
     if any(g.holds(product) for g in GAINS[dtype]):
         return ""
     taken = "; ".join(map(str, GAINS[dtype]))

@@ -12,9 +12,16 @@ from rlx.dtypes import DType
 from rlx.ops.sorting import TopK, TopNan
 from rlx.types import TensorType
 from rlx_xla.kernels.base import FfiKernel, Refused, Supported
+from rlx_xla.kernels.calibration import bound
 from rlx_xla.kernels.select import register_kernel
 
-MIN_SIZE = {DType.F32: 64, DType.BF16: 16, DType.F16: 16, DType.I32: 16, DType.U32: 16}
+MIN_SIZE = {
+    DType.F32: bound("top_k.cpu.ffi/f32", 64, (16, 32, 64, 128, 512, 4096)),
+    **{
+        dtype: bound(f"top_k.cpu.ffi/{dtype}", 16, (8, 16, 32, 64, 128, 512))
+        for dtype in (DType.BF16, DType.F16, DType.I32, DType.U32)
+    },
+}
 """Shortest row that gains: XLA has a selection of its own for f32, and sorts other dtypes."""
 
 _MAX_SIZE = 2**31 - 1
@@ -30,7 +37,7 @@ def _check(op: TopK, types: Sequence[TensorType]) -> Supported | Refused:
     if op.k < 1:
         return Refused("k is 0")
     size = x.shape[-1]
-    if not isinstance(size, int) or not least <= size <= _MAX_SIZE:
+    if not isinstance(size, int) or not least.value <= size <= _MAX_SIZE:
         return Refused(f"rows of {size} elements are outside {least} to {_MAX_SIZE}")
     return Supported()
 

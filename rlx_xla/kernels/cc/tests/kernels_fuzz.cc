@@ -1,18 +1,23 @@
 // A fuzzer of the cores: bytes choose a kernel, its sizes and its data; what comes out is checked
 // by what must hold of it, and the sanitizers watch every access. Blocks have their exact sizes.
 //
-// By itself it makes its own bytes: kernels_fuzz [inputs] [seed]. Built with
-// -fsanitize=fuzzer -DRLX_LIBFUZZER it is a target of libFuzzer.
+// By itself it makes its own bytes: kernels_fuzz [inputs] [seed]; the seed is drawn, and printed.
+// Built with -fsanitize=fuzzer -DRLX_LIBFUZZER it is a target of libFuzzer.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "argreduce.h"
 #include "blocks.h"
+#include "conv.h"
 #include "cumulative.h"
-#include "matmul.h"
+#include "dequant_int8.h"
+#include "minifloat.h"
+#include "pool.h"
+#include "products.h"
 #include "sort.h"
 #include "testing.h"
 #include "top_k.h"
@@ -145,14 +150,14 @@ void FuzzArgReduce(Bytes* in) {
 
 template <typename W>
 void FuzzMatmul(Bytes* in) {
-  const rlx::MatmulShape shape = {1 + in->Below(2), in->Below(20), in->Below(200), in->Below(600),
+  const rlx::MatmulShape shape = {1 + in->Below(2), in->Below(40), in->Below(300), in->Below(600),
                                   in->Next() % 2 == 0};
   if (shape.batch * shape.k * shape.n > 60000) return;
   auto x = in->Fill<float>(shape.batch * shape.rows * shape.k);
   auto w = in->Fill<W>(shape.batch * shape.k * shape.n);
   auto y = Exactly<float>(shape.batch * shape.rows * shape.n);
   const int64_t cols = shape.by_rows ? shape.k : shape.n;
-  rlx::Matmul(
+  rlx::Product(
       rlx::testing::InlinePool{}, shape, x.get(),
       [&](int64_t b) {
         return rlx::matmul::PlainWeights<W>{w.get() + b * shape.k * shape.n, cols};
@@ -163,12 +168,12 @@ void FuzzMatmul(Bytes* in) {
 template <typename Block>
 void FuzzBlocks(Bytes* in) {
   const int64_t k = in->Below(5) * Block::kElements;
-  const rlx::MatmulShape shape = {1, in->Below(8), k, in->Below(20), true};
+  const rlx::MatmulShape shape = {1, in->Below(20), k, in->Below(40), true};
   auto x = in->Fill<rlx::Bf16>(shape.rows * k);
   auto w = in->Fill<uint8_t>(shape.n * k / Block::kElements * Block::kBytes);
   auto y = Exactly<rlx::Bf16>(shape.rows * shape.n);
   const rlx::blocks::RowsOfBlocks<Block> weights = {w.get(), k};
-  rlx::Matmul(
+  rlx::Product(
       rlx::testing::InlinePool{}, shape, x.get(), [&](int64_t) { return weights; }, y.get());
 }
 
@@ -178,7 +183,7 @@ void FuzzCodes(Bytes* in) {
   const int64_t n = in->Below(300) * 2;
   const int64_t block = 1 + in->Below(40);
   const int64_t scales = (k + block - 1) / block * n;
-  const rlx::MatmulShape shape = {1, in->Below(8), k, n, false};
+  const rlx::MatmulShape shape = {1, in->Below(20), k, n, false};
   auto x = in->Fill<float>(shape.rows * k);
   auto codes = in->Fill<uint8_t>(kNibbles ? k * n / 2 : k * n);
   auto scale = in->Fill<float>(scales);
@@ -186,8 +191,97 @@ void FuzzCodes(Bytes* in) {
   auto y = Exactly<float>(shape.rows * n);
   const rlx::blocks::ColumnsOfCodes<kNibbles> weights = {
       codes.get(), scale.get(), in->Next() % 2 ? zero.get() : nullptr, block, n};
-  rlx::Matmul(
+  rlx::Product(
       rlx::testing::InlinePool{}, shape, x.get(), [&](int64_t) { return weights; }, y.get());
+}
+
+template <rlx::blocks::Byte kByte>
+void FuzzBytes(Bytes* in) {
+  const int64_t k = in->Below(300);
+  const int64_t n = in->Below(600);
+  if (k * n > 60000) return;
+  const rlx::MatmulShape shape = {1, in->Below(20), k, n, false};
+  auto x = in->Fill<float>(shape.rows * k);
+  auto codes = in->Fill<uint8_t>(k * n);
+  auto scale = in->Fill<float>(n);
+  auto y = Exactly<float>(shape.rows * n);
+  const rlx::blocks::ColumnsOfBytes<kByte> weights = {
+      codes.get(), in->Next() % 2 ? scale.get() : nullptr, n};
+  rlx::Product(
+      rlx::testing::InlinePool{}, shape, x.get(), [&](int64_t) { return weights; }, y.get());
+}
+
+void FuzzNvfp4(Bytes* in) {
+  const int64_t k = in->Below(300);
+  const int64_t n = in->Below(300) * 2;
+  if (k * n > 60000) return;
+  const rlx::MatmulShape shape = {1, in->Below(20), k, n, false};
+  auto x = in->Fill<float>(shape.rows * k);
+  auto codes = in->Fill<uint8_t>(k * n / 2);
+  auto scale = in->Fill<uint8_t>((k + 15) / 16 * n);
+  auto whole = in->Fill<float>(1);
+  auto y = Exactly<float>(shape.rows * n);
+  const rlx::blocks::ColumnsOfNvfp4 weights = {codes.get(), scale.get(),
+                                               in->Next() % 2 ? whole.get() : nullptr, n};
+  rlx::Product(
+      rlx::testing::InlinePool{}, shape, x.get(), [&](int64_t) { return weights; }, y.get());
+}
+
+template <typename Block>
+void FuzzRounded(Bytes* in) {
+  const int64_t k = in->Below(5) * Block::kElements;
+  const int64_t rows = in->Below(10);
+  const int64_t n = in->Below(20);
+  auto x = in->Fill<float>(rows * k);
+  auto w = in->Fill<uint8_t>(n * k / Block::kElements * Block::kBytes);
+  auto y = Exactly<float>(rows * n);
+  rlx::int8::Matmul<Block>(rlx::testing::InlinePool{}, x.get(), rows, k, w.get(), n, y.get());
+}
+
+void FuzzConv(Bytes* in) {
+  rlx::ConvShape s = {};
+  s.channels_last = in->Next() % 2;
+  s.groups = 1 + in->Below(4);
+  s.batch = in->Below(3);
+  s.in_channels = s.groups * in->Below(in->Next() % 8 == 0 ? 300 : 12);
+  s.out_channels = s.groups * (1 + in->Below(70));
+  for (int axis = 0; axis < 2; ++axis) {
+    s.in[axis] = in->Below(12);
+    s.kernel[axis] = 1 + in->Below(4);
+    s.stride[axis] = 1 + in->Below(3);
+    s.dilation[axis] = 1 + in->Below(3);
+    s.low[axis] = in->Below(20) - 8;
+    s.out[axis] = in->Below(9);
+  }
+  const int64_t x_size = s.batch * s.in_channels * s.in[0] * s.in[1];
+  const int64_t w_size = s.out_channels * s.features() * s.taps();
+  if (x_size > 60000 || w_size > 60000) return;
+  auto x = in->Fill<rlx::Bf16>(x_size);
+  auto w = in->Fill<rlx::Bf16>(w_size);
+  auto y = Exactly<rlx::Bf16>(s.batch * s.out_channels * s.places());
+  rlx::Conv(rlx::testing::InlinePool{}, s, x.get(), w.get(), y.get());
+}
+
+void FuzzPool(Bytes* in) {
+  rlx::PoolShape s = {};
+  s.outer = in->Below(4);
+  s.inner = in->Next() % 2 ? 1 : in->Below(100);
+  for (int axis = 0; axis < 2; ++axis) {
+    s.in[axis] = in->Below(20);
+    s.window[axis] = 1 + in->Below(6);
+    s.stride[axis] = 1 + in->Below(4);
+    s.low[axis] = in->Below(20) - 8;
+    s.out[axis] = in->Below(12);
+  }
+  const rlx::testing::InlinePool pool;
+  const int64_t size = s.outer * s.in[0] * s.in[1] * s.inner;
+  const int64_t results = s.outer * s.out[0] * s.out[1] * s.inner;
+  auto x = in->Fill<float>(size);
+  auto y = in->Fill<float>(results);
+  auto dx = Exactly<float>(size);
+  rlx::PoolBackward(pool, s, in->Next() % 2, y.get(), x.get(), dx.get());
+  rlx::PoolWindows<rlx::Pooling::kMax>(pool, s, x.get(), y.get());
+  rlx::PoolWindows<rlx::Pooling::kSum>(pool, s, x.get(), y.get());
 }
 
 }  // namespace
@@ -195,7 +289,7 @@ void FuzzCodes(Bytes* in) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using rlx::ElementType;
   Bytes in(data, size);
-  switch (in.Next() % 32) {
+  switch (in.Next() % 48) {
     case 0: FuzzSort<float>(&in, ElementType::kF32); break;
     case 1: FuzzSort<double>(&in, ElementType::kF64); break;
     case 2: FuzzSort<rlx::Bf16>(&in, ElementType::kBf16); break;
@@ -226,6 +320,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 27: FuzzBlocks<rlx::blocks::Q6_K>(&in); break;
     case 28: FuzzBlocks<rlx::blocks::Q8_K>(&in); break;
     case 29: FuzzCodes<true>(&in); break;
+    case 30: FuzzBlocks<rlx::blocks::Iq4Nl>(&in); break;
+    case 31: FuzzBlocks<rlx::blocks::Iq4Xs>(&in); break;
+    case 32: FuzzBlocks<rlx::blocks::Tq2_0>(&in); break;
+    case 33: FuzzBlocks<rlx::blocks::Mxfp4>(&in); break;
+    case 34: FuzzBlocks<rlx::blocks::Nvfp4>(&in); break;
+    case 35: FuzzBytes<rlx::blocks::Byte::kE4m3>(&in); break;
+    case 36: FuzzBytes<rlx::blocks::Byte::kE5m2>(&in); break;
+    case 37: FuzzNvfp4(&in); break;
+    case 38: FuzzRounded<rlx::int8::Q4_1>(&in); break;
+    case 39: FuzzRounded<rlx::int8::Q6_K>(&in); break;
+    case 40: FuzzRounded<rlx::int8::Q5_K>(&in); break;
+    case 41:
+    case 42:
+    case 43: FuzzConv(&in); break;
+    case 44:
+    case 45:
+    case 46: FuzzPool(&in); break;
     default: FuzzCodes<false>(&in); break;
   }
   return 0;
@@ -234,7 +345,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 #if !defined(RLX_LIBFUZZER)
 int main(int argc, char** argv) {
   const int64_t inputs = argc > 1 ? std::atoll(argv[1]) : 3000;
-  uint64_t state = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device{}();
+  uint64_t state = seed;
+  std::printf("kernels_fuzz: seed %llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
   const auto next = [&state] {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     return static_cast<uint32_t>(state >> 33);
@@ -249,7 +363,8 @@ int main(int argc, char** argv) {
     }
     LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
   }
-  std::printf("kernels_fuzz: %lld inputs, ok\n", static_cast<long long>(inputs));
+  std::printf("kernels_fuzz: %lld inputs of seed %llu, ok\n", static_cast<long long>(inputs),
+              static_cast<unsigned long long>(seed));
   return 0;
 }
 #endif

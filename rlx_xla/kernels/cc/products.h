@@ -1,0 +1,98 @@
+// Products of any number of rows with a matrix of any kind: few rows by matmul.h, many by gemm.h,
+// where a panel of packed weights is unpacked once for all rows of a block.
+#ifndef RLX_KERNELS_PRODUCTS_H_
+#define RLX_KERNELS_PRODUCTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "gemm.h"
+#include "matmul.h"
+
+namespace rlx {
+
+namespace products {
+
+constexpr int64_t kManyRows = 12;    // from which panels are worth their copying
+constexpr int64_t kMostRows = 504;   // rows that share an unpacked panel
+
+template <typename Weights, typename Y>
+struct Many {
+  int64_t Stretches() const { return (shape.k + gemm::kDepth - 1) / gemm::kDepth; }
+  int64_t Depth(int64_t stretch) const {
+    return std::min(gemm::kDepth, shape.k - stretch * gemm::kDepth);
+  }
+  void Panel(int64_t stretch, int64_t n, int64_t columns, float* panel) const {
+    const int64_t at = stretch * gemm::kDepth;
+    const int64_t depth = Depth(stretch);
+    if constexpr (Weights::kPlain) {
+      if (shape.by_rows) {
+        const auto tile = weights.At(n, at);
+        gemm::TurnPanel(tile.data, tile.stride, depth, columns, panel);
+      } else {
+        const auto tile = weights.At(at, n);
+        gemm::CopyPanel(tile.data, tile.stride, depth, columns, panel);
+      }
+    } else if (shape.by_rows) {
+      alignas(64) float rows[gemm::kPanel * gemm::kDepth];
+      const auto tile = weights.Get(n, columns, at, depth, matmul::kWide, rows, gemm::kDepth,
+                                    /*ahead=*/gemm::kDepth);
+      gemm::TurnPanel(tile.data, tile.stride, depth, columns, panel);
+    } else {
+      weights.Get(at, depth, n, columns, gemm::kPanel, panel, gemm::kPanel, /*ahead=*/0);
+    }
+  }
+  void Rows(int64_t stretch, int64_t m, int64_t rows, const float** to) const {
+    for (int64_t r = 0; r < rows; ++r) to[r] = x + (m + r) * shape.k + stretch * gemm::kDepth;
+  }
+  float* Direct(int64_t m, int64_t n, int64_t* stride) const {
+    if constexpr (std::is_same_v<Y, float>) {
+      *stride = shape.n;
+      return y + m * shape.n + n;
+    }
+    return nullptr;
+  }
+  void Store(int64_t m, int64_t rows, int64_t n, int64_t columns, const float* acc) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      matmul::NarrowRow(acc + r * gemm::kPanel, columns, y + (m + r) * shape.n + n);
+    }
+  }
+
+  const MatmulShape& shape;
+  Weights weights;
+  const float* x;
+  Y* y;
+};
+
+}  // namespace products
+
+// y[batch, rows, n] = x[batch, rows, k] w, where weights(b) are those of product b.
+template <typename Pool, typename X, typename Y, typename WeightsOf>
+void Product(const Pool& pool, const MatmulShape& shape, const X* x, const WeightsOf& weights,
+             Y* y) {
+  if (shape.rows < products::kManyRows) return Matmul(pool, shape, x, weights, y);
+  const float* wide = nullptr;
+  constexpr bool kInPlace = std::is_same_v<X, float>;
+  const Scratch<float> widened(kInPlace ? 0 : shape.batch * shape.rows * shape.k);
+  if constexpr (kInPlace) {
+    wide = x;
+  } else {
+    wide = widened.get();
+    ParallelFor(pool, shape.batch * shape.rows * shape.k, 64 * 1024,
+                [&](int64_t begin, int64_t end) {
+                  matmul::WidenRow(x + begin, end - begin, /*ahead=*/0, widened.get() + begin);
+                });
+  }
+  using Weights = std::decay_t<decltype(weights(0))>;
+  gemm::Run(pool, shape.batch, shape.rows, shape.n, shape.k, products::kMostRows,
+            [&](int64_t b, int64_t, int64_t) {
+              return products::Many<Weights, Y>{shape, weights(b),
+                                                wide + b * shape.rows * shape.k,
+                                                y + b * shape.rows * shape.n};
+            });
+}
+
+}  // namespace rlx
+
+#endif  // RLX_KERNELS_PRODUCTS_H_

@@ -1,0 +1,122 @@
+// conv.h against sums in double, on heap blocks of exact sizes.
+#include "conv.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "testing.h"
+
+namespace {
+
+using rlx::ConvShape;
+using rlx::testing::Exactly;
+using rlx::testing::NextRandom;
+
+int64_t Below(int64_t bound) { return NextRandom() % bound; }
+
+template <typename T>
+double At(const T* x, int64_t at) {
+  return rlx::ToFloat(x[at]);
+}
+
+// One element of the result, and the sum of the sizes of its terms.
+template <typename T>
+double Sum(const ConvShape& s, const T* x, const T* w, int64_t b, int64_t o, int64_t p,
+           double* size) {
+  double sum = 0;
+  const int64_t group = o / s.outputs();
+  for (int64_t i = 0; i < s.features(); ++i) {
+    const int64_t channel = group * s.features() + i;
+    for (int64_t tap = 0; tap < s.taps(); ++tap) {
+      const int64_t h = rlx::conv::Input(s, 0, p / s.out[1], tap / s.kernel[1]);
+      const int64_t v = rlx::conv::Input(s, 1, p % s.out[1], tap % s.kernel[1]);
+      if (h < 0 || h >= s.in[0] || v < 0 || v >= s.in[1]) continue;
+      const int64_t place = h * s.in[1] + v;
+      const int64_t area = s.in[0] * s.in[1];
+      const double term =
+          s.channels_last
+              ? At(x, (b * area + place) * s.in_channels + channel) *
+                    At(w, (tap * s.features() + i) * s.out_channels + o)
+              : At(x, (b * s.in_channels + channel) * area + place) *
+                    At(w, (o * s.features() + i) * s.taps() + tap);
+      sum += term;
+      *size += std::fabs(term);
+    }
+  }
+  return sum;
+}
+
+template <typename T, typename Pool>
+void Check(const Pool& pool, const ConvShape& s) {
+  const int64_t x_size = s.batch * s.in_channels * s.in[0] * s.in[1];
+  const int64_t w_size = s.out_channels * s.features() * s.taps();
+  auto x = Exactly<T>(x_size);
+  auto w = Exactly<T>(w_size);
+  auto y = Exactly<T>(s.batch * s.out_channels * s.places());
+  for (int64_t i = 0; i < x_size; ++i) x[i] = rlx::FromFloat<T>(Below(2001) / 1000.0f - 1);
+  for (int64_t i = 0; i < w_size; ++i) w[i] = rlx::FromFloat<T>(Below(2001) / 1000.0f - 1);
+  rlx::Conv(pool, s, x.get(), w.get(), y.get());
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t o = 0; o < s.out_channels; ++o) {
+      for (int64_t p = 0; p < s.places(); ++p) {
+        double size = 0;
+        const double sum = Sum(s, x.get(), w.get(), b, o, p, &size);
+        const int64_t at = s.channels_last ? (b * s.places() + p) * s.out_channels + o
+                                           : (b * s.out_channels + o) * s.places() + p;
+        CHECK(std::fabs(At(y.get(), at) - sum) <=
+              1e-6 * size + (sizeof(T) == 2 ? 0.01 : 0) * std::fabs(sum));
+      }
+    }
+  }
+}
+
+ConvShape Drawn() {
+  ConvShape s = {};
+  s.channels_last = Below(2) == 0;
+  s.groups = Below(3) == 0 ? 1 + Below(4) : 1;
+  s.batch = Below(3);
+  s.in_channels = s.groups * (Below(4) == 0 ? 60 + Below(20) : Below(12));
+  s.out_channels = s.groups * (1 + Below(40));
+  for (int axis = 0; axis < 2; ++axis) {
+    s.in[axis] = Below(12);
+    s.kernel[axis] = 1 + Below(4);
+    s.stride[axis] = 1 + Below(3);
+    s.dilation[axis] = 1 + Below(3);
+    s.low[axis] = Below(7) - 2;
+    s.out[axis] = Below(9);  // whatever does not fit is padding after
+  }
+  return s;
+}
+
+void TestAll() {
+  for (int i = 0; i < 300; ++i) {
+    const ConvShape s = Drawn();
+    switch (i % 4) {
+      case 0: Check<rlx::Bf16>(rlx::testing::FullPool{}, s); break;
+      case 1: Check<rlx::F16>(rlx::testing::ThreadPool{}, s); break;
+      case 2: Check<float>(rlx::testing::ThreadPool{}, s); break;
+      default: Check<float>(rlx::testing::LatePool{}, s); break;
+    }
+  }
+  // More rows than a block, more taps than a panel is deep, whole columns.
+  for (bool last : {false, true}) {
+    Check<float>(rlx::testing::ThreadPool{},
+                 {2, 3, 32, 1, {20, 21}, {20, 21}, {7, 7}, {1, 1}, {3, 3}, {1, 1}, last});
+    Check<float>(rlx::testing::FullPool{},
+                 {1, 70, 530, 1, {3, 3}, {3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, last});
+    Check<float>(rlx::testing::FullPool{},
+                 {1, 300, 16, 1, {8, 8}, {8, 8}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, last});
+  }
+}
+
+}  // namespace
+
+int main() {
+  TestAll();
+#if defined(__x86_64__)
+  rlx::matmul::allow_avx512 = false;
+  TestAll();
+#endif
+  std::puts("conv: ok");
+  return 0;
+}
