@@ -64,6 +64,7 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _scans(rng)
     yield from _selections(rng)
     yield from _products(rng)
+    yield from _windows(rng)
 
 
 def _sorts(rng: np.random.Generator) -> Iterator[Case]:
@@ -181,7 +182,15 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
                 target=18 if rows == 1 else 5,
                 best=partial(_two_rows, axis=int(turned)) if rows == 1 else None,
             )
-    for shape, rows in (((64, 64), 1), ((1024, 1024), 2)):
+    for size in (64, 128):
+        yield Case(
+            name=f"f32 {size}^3",
+            kernel="dot_general.cpu.ffi",
+            function=lambda x, w: x @ w,
+            args=(w[:size, :size], w[size : 2 * size, :size]),
+            target=1.5,
+        )
+    for shape, rows in (((64, 64), 1), ((1024, 1024), 1), ((1024, 1024), 2)):
         yield Case(
             name=f"f32, {rows} rows, x @ w.T {list(shape)}",
             kernel="dot_general.cpu.ffi",
@@ -191,6 +200,67 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
         )
 
 
+def _windows(rng: np.random.Generator) -> Iterator[Case]:
+    """Convolutions and pools, channels last and first."""
+    for name, shape, window, groups, target in (
+        ("3x3 7^2 x 512", (1, 7, 7, 512), (3, 3, 512, 512), 1, 2),
+        ("3x3 28^2 x 256 in 32 groups", (1, 28, 28, 256), (3, 3, 8, 256), 32, 2.5),
+        ("3x3 32^2 x 3", (1, 32, 32, 3), (3, 3, 3, 16), 1, 3),
+        ("1x1 7^2 x 2048", (1, 7, 7, 2048), (1, 1, 2048, 512), 1, 4),
+    ):
+        for layout in ("NHWC", "NCHW"):
+            last = layout == "NHWC"
+            if last and window[0] == 1:
+                continue  # XLA multiplies it as fast
+            x = rng.normal(size=shape).astype(np.float32)
+            w = rng.normal(size=window).astype(np.float32)
+            yield Case(
+                name=f"conv f32 {name}, {layout}",
+                kernel="conv_general_dilated.cpu.ffi",
+                function=partial(_convolved, layout=layout, groups=groups),
+                args=(x, w) if last else _channels_first(x, w),
+                target=target,
+            )
+    for layout in ("NHWC", "NCHW"):
+        x = rng.normal(size=(1, 112, 112, 64)).astype(np.float32)
+        if layout == "NCHW":
+            x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+        pool = partial(_max_pool, layout=layout)
+        yield Case(
+            name=f"max-pool f32 3x3/2 112^2 x 64, {layout}",
+            kernel="reduce_window.cpu.ffi",
+            function=pool,
+            args=(x,),
+            target=2,
+        )
+        yield Case(
+            name=f"max-pool and gradient f32 3x3/2 112^2 x 64, {layout}",
+            kernel="select_and_scatter_add.cpu.ffi",
+            function=jax.grad(lambda x, pool=pool: jnp.sum(pool(x) ** 2)),
+            args=(x,),
+            target=10 if layout == "NHWC" else 2,
+        )
+
+
+def _convolved(x: jax.Array, w: jax.Array, layout: str, groups: int) -> jax.Array:
+    numbers = (layout, "HWIO" if layout == "NHWC" else "OIHW", layout)
+    return jax.lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=groups
+    )
+
+
+def _channels_first(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    image, kernel = x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1)
+    return np.ascontiguousarray(image), np.ascontiguousarray(kernel)
+
+
+def _max_pool(x: jax.Array, layout: str) -> jax.Array:
+    def placed(n: int) -> tuple[int, ...]:
+        return (1, n, n, 1) if layout == "NHWC" else (1, 1, n, n)
+
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, placed(3), placed(2), "SAME")
+
+
 def _two_rows(x: jax.Array, w: jax.Array, axis: int) -> jax.Array:
     """XLA multiplies two rows of 16 bits without widening the matrix first."""
     two = jax.lax.optimization_barrier(jnp.concatenate([x, jnp.zeros_like(x)]))
@@ -198,7 +268,7 @@ def _two_rows(x: jax.Array, w: jax.Array, axis: int) -> jax.Array:
 
 
 PACKED = ("int8/32", "int4/32", "gguf_q8_0", "gguf_q4_0", "gguf_q4_1", "gguf_q5_0", "gguf_q5_1",
-          "gguf_q4k", "gguf_q5k", "gguf_q6k")  # fmt: skip
+          "gguf_q4k", "gguf_q5k", "gguf_q6k", "fp8e4m3", "nvfp4/16")  # fmt: skip
 """Schemes whose products are measured; their baseline is the same graph without the kernel."""
 
 
@@ -215,8 +285,9 @@ def packed_graph(
     if scheme.is_rows:
         tensors = [np.tile(t, (size // part, 1)) for t in tensors]
     else:
-        flat = [t.reshape(-1, part // 2) if t.ndim == 1 else t for t in tensors]
-        wide = [np.tile(t, (1, size // part)) for t in flat]
+        # Flat codes have two columns a byte; one number for all stays one.
+        flat = [t.reshape(-1, part // 2) if t.ndim == 1 and t.size > 1 else t for t in tensors]
+        wide = [np.tile(t, (1, size // part)) if t.size > 1 else t for t in flat]
         tensors = [w.reshape(-1) if t.ndim == 1 else w for t, w in zip(tensors, wide, strict=True)]
     b = rlx.GraphBuilder("packed")
     names = ("weight", "scale", "zero")
