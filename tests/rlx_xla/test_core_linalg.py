@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import rlx
 import rlx_xla
 from rlx.errors import LoweringError
 from rlx.ir.graph import Graph
@@ -122,8 +123,7 @@ def test_a_library_that_does_not_load_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("dtype", ["f64", "c128"])
 def test_tpus_factor_wide_numbers_without_their_library(dtype: str) -> None:
-    traced = rlx_xla.trace(lambda x: x, f"{dtype}[4, 4]")
-    (x,) = traced.graph.inputs
+    x = rlx.GraphBuilder("lu").input("x", f"{dtype}[4, 4]")
     graph = Graph([x], (), ops.Lu()(x), name="lu")
     assert "custom_call" not in rlx_xla.stablehlo(graph, "tpu")
     narrow = rlx_xla.trace(lambda x: jax.lax.linalg.svd(x)[0], "f32[4, 3]")
