@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
+import weakref
 from typing import Any
 
 import jax
@@ -158,11 +160,14 @@ def test_b4_a_reshape_that_needs_a_divisor() -> None:
         fast(draw(6))
 
 
-def test_b6_b8_gathers_and_statistics() -> None:
+def test_b6_gathers_of_rows() -> None:
     rows = rlx_xla.jit(lambda x, i: x[i], dims=("f32[b, 3]", "i32[b]"))
     for b in (1, 7):
         index = np.arange(b, dtype=np.int32)[::-1]
         np.testing.assert_array_equal(rows(draw(b, 3), index), draw(b, 3)[index])
+
+
+def test_b8_statistics_of_a_batch() -> None:
     moments = rlx_xla.jit(lambda x: (jnp.mean(x), x.var(0)), dims=("f32[b, 8]",))
     assert float(moments(np.ones((3, 8), np.float32))[0]) == 1.0
     np.testing.assert_array_equal(moments(draw(1, 8))[1], np.zeros(8))
@@ -521,9 +526,43 @@ def test_templates_with_sizes_given_ahead() -> None:
         rlx.Session("cpu").lower(traced)
 
 
+def test_soak_of_two_thousand_calls_drops_what_it_evicts() -> None:
+    b = rlx.GraphBuilder()
+    graph = b.build(b.input("x", "f32[n, m]").sum(1))
+    compiled = rlx.Session("interpret").compile(
+        graph, options=rlx.CompileOptions(specialization_cache_size=8)
+    )
+    seen: set[Any] = set()
+    wrong: list[Any] = []
+
+    def calls(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(500):
+            x = rng.random((int(rng.integers(1, 7)), int(rng.integers(1, 7))), np.float32)
+            if not np.allclose(compiled(x), x.sum(1), rtol=1e-5):
+                wrong.append(x)
+            if rng.random() < 0.1:
+                seen.update(weakref.ref(r.executable) for r in compiled.specializations())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CompileStormWarning)
+        threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    records = compiled.specializations()
+    assert not wrong
+    assert len(records) == 8
+    assert records.misses == records.evictions + 8
+    assert records.hits + records.misses == 2_000
+    gc.collect()
+    assert len(seen) > 36
+    assert sum(ref() is not None for ref in seen) <= 8
+
+
 @pytest.mark.slow
 def test_soak_ten_thousand_calls_from_threads_keep_memory_flat() -> None:
-    import gc
     import resource
 
     fast = rlx_xla.jit(
