@@ -14,6 +14,7 @@ from rlx.ir.memory_plan import Buffer, MemoryEstimate
 from rlx.ir.plan import Lir
 from rlx.passes.base import PassRecord
 from rlx.recognition_report import RecognitionReport, recognition_of
+from rlx.sharding import mesh_of
 
 _COSTS = ("flops", "bytes accessed")
 _LARGEST = 5
@@ -110,7 +111,10 @@ class CompileReport:
         shown = {k: v for k, v in self.cost.items() if k in _COSTS and v >= 0}
         cost = "  ".join(f"{name} {value:,.0f}" for name, value in shown.items())
         opaque = ", ".join(f"{name} × {count}" for name, count in self.external.items())
+        mesh = mesh_of(self.lir.graph)
+        devices = [] if mesh is None or mesh.size == 1 else [f"{mesh.size}, {mesh}"]
         return [
+            ("devices", devices),
             ("phases", [phases] if phases else []),
             ("params", [f"{count}, {size:,} bytes"]),
             ("memory", [memory] if memory else []),

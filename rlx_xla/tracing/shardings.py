@@ -73,3 +73,21 @@ def split(primitive: str, params: Mapping[str, Any]) -> tuple[Mapping[str, Any],
         if found is not None:
             return {**params, key: None}, None if found.automatic else params[key]
     return params, None
+
+
+def placed_operands(
+    primitive: str, params: Mapping[str, Any], operands: Sequence[Value]
+) -> Sequence[Value]:
+    """The operands of an equation that stays opaque, laid out as it wants them.
+
+    So the graph says over which devices an opaque ``shard_map`` runs.
+    """
+    found = shardings.shard_map_params(params) if primitive == "shard_map" else None
+    if found is None or axes_size(found.axes) == 1:
+        return operands
+    return [
+        ShardingConstraint(
+            mesh=found.axes, sharding=placement_of("in_specs", spec, value.type.rank)
+        )(value)
+        for spec, value in zip(found.in_specs, operands, strict=True)
+    ]

@@ -239,6 +239,7 @@ class JaxprWalker:
                 made = shardings.constrained(made, wanted)
             if made is NotImplemented:
                 self.opaque[name] = self.opaque.get(name, 0) + 1
+                operands = shardings.placed_operands(name, equation.params, operands)
                 return external.node(self, equation, operands, ctx.out_types)
             self.modelled[name] = self.modelled.get(name, 0) + 1
         results = (made,) if isinstance(made, Value) else tuple(made)

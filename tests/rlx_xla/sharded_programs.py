@@ -393,6 +393,57 @@ def jit_of_functions_with_shards() -> None:
     assert fast(x, w).sharding.is_equivalent_to(on_jax("data"), 2)
     close(fast(jax.device_put(x, on_jax("data")), w), x @ w)
     close(jax.jit(fast)(x, w), x @ w)
+    placed = rlx_xla.jit(
+        jax.jit(lambda x, w: x @ w, in_shardings=(on_jax("data"), on_jax()), out_shardings=on_jax())
+    )
+    close(placed(x, w), x @ w)
+    assert placed(x, w).sharding.is_equivalent_to(on_jax(), 2)
+    assert "  devices: 8, Mesh(data=4, model=2)\n" in str(placed.report())
+
+
+@program
+def opaque_nodes() -> None:
+    import jax
+    from jax.sharding import PartitionSpec as P
+
+    import rlx
+    import rlx_xla
+
+    x = floats(8, 4)
+
+    def halves(x: Any) -> Any:  # groups are not modelled
+        return jax.lax.psum(x, "data", axis_index_groups=[[0, 1], [2, 3]])
+
+    fn = mapped(halves, P("data"), P("data"), check_vma=False)
+    for given in (x, jax.device_put(x, on_jax("data"))):
+        traced = rlx_xla.trace(fn, given)
+        assert traced.coverage().external == 1
+        close(rlx.Session("cpu").compile(traced)(given), fn(x))
+    placed = jax.device_put(x, on_jax("data"))
+    traced = rlx_xla.trace(lambda x: jax.lax.linalg.schur(x[:4] @ x[:4].T)[0], placed)
+    assert traced.coverage().external == 1
+    close(rlx.Session("cpu").compile(traced)(placed), jax.lax.linalg.schur(x[:4] @ x[:4].T)[0])
+
+
+@program
+def callbacks_need_one_device() -> None:
+    import jax
+
+    import rlx
+    import rlx_xla
+    from rlx.errors import CompileError
+
+    def fn(x: Any) -> Any:
+        jax.debug.print("{}", x.sum())
+        return x * 2
+
+    placed = jax.device_put(floats(8, 4), on_jax("data"))
+    message = (
+        r"^compile fn: a program with host callbacks must take the hot path; got path 'auto', "
+        r"which no program over several devices takes \(Mesh\(data=4, model=2\)\)\. Remove the callbacks"
+    )
+    with pytest.raises(CompileError, match=message):
+        rlx.Session("cpu").compile(rlx_xla.trace(fn, placed))
 
 
 @program
