@@ -107,7 +107,7 @@ class Compiler:
         if plan.note:
             reason = f"{reason}; {plan.note}"
         binding, signature = plan.binding, plan.signature
-        started = time.perf_counter()
+        started, before = time.perf_counter(), self.planner.spent()
         split = stage = None
         if self._lir is not None:
             lir, records, phases = self._lir, [], {}
@@ -181,7 +181,11 @@ class Compiler:
         return Specialization(
             binding=dict(binding),
             reason=reason,
-            seconds={**phases, "total": time.perf_counter() - started},
+            seconds={
+                **before,
+                **phases,
+                "total": time.perf_counter() - started + sum(before.values()),
+            },
             executable=executable,
             call=self._caller(executable, signature),
             report=report,

@@ -33,7 +33,8 @@ class Specialization:
     Attributes:
         binding: symbol → size; empty for a static graph.
         reason: why it was compiled, in words.
-        seconds: wall time by phase.
+        seconds: wall time by phase: ``trace`` and ``pad`` (those since the compile before it),
+            ``passes``, ``legalize``, ``lower``, ``xla`` and ``total``.
         executable: the program.
         call: function of the caller's arguments.
         report: what was decided.
@@ -91,7 +92,7 @@ class Specialization:
         kind = "up to" if self.is_padded else "exact"
         phases = "  ".join(
             f"{name} {self.seconds[name] * 1e3:.1f} ms"
-            for name in ("passes", "xla", "total")
+            for name in ("trace", "pad", "passes", "xla", "total")
             if name in self.seconds
         )
         waste = f"  {self.wasted:.0%} padding" if self.is_padded else ""

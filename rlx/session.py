@@ -63,6 +63,16 @@ class TemplatedFunction(TracedFunction, Protocol):
 
 
 @runtime_checkable
+class TimedFunction(Protocol):
+    """A trace that says what it took."""
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Wall time in seconds, by phase."""
+        ...
+
+
+@runtime_checkable
 class TemplateFunction(Protocol):
     """A function without one graph for all sizes: traced anew for each binding."""
 
@@ -207,6 +217,7 @@ class Session:
             constraints=constraints_of(chosen.constraints, mir.symbols),
             captured=captured,
             options=chosen,
+            seconds=sum(graph.seconds.values()) if isinstance(graph, TimedFunction) else 0.0,
         )
         compiled = CompiledGraph(
             Compiler(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
@@ -18,13 +19,15 @@ from rlx.errors import DimError
 from rlx.ir.graph import Graph
 from rlx.passes.bind_dims import bind
 from rlx.signature import Signature
-from rlx.template import AbstractTemplate
+from rlx.template import AbstractTemplate, TracedAt
 from rlx.types import Dim, Shape
 
 if TYPE_CHECKING:
     from rlx.options.compile import CompileOptions
     from rlx.passes.base import PassRecord
     from rlx.passes.pad_dims import PaddedGraph, Unsafe
+
+T = TypeVar("T")
 
 _REMEMBERED = 4096
 """Plans that are kept; each is a few names and numbers."""
@@ -79,6 +82,7 @@ class Planner:
         constraints: Sequence[Constraint] = (),
         captured: Mapping[str, Any] | None = None,
         options: CompileOptions | None = None,
+        seconds: float = 0.0,
     ) -> None:
         """Plan for a symbolic graph.
 
@@ -91,6 +95,7 @@ class Planner:
             constraints: checked for every new binding.
             captured: values of the graph's params by name, for comparing traces.
             options: of the compile; None takes the defaults.
+            seconds: what the graph's trace took.
         """
         self._graph = graph
         self._signature = signature
@@ -113,6 +118,7 @@ class Planner:
         self._padded: dict[Hashable, PaddedGraph | Unsafe] = {}
         self._tidy: tuple[Graph, tuple[PassRecord, ...]] | None = None
         self._options = options
+        self._spent = {"trace": seconds, "pad": 0.0}
         self._lock = threading.RLock()
 
     @property
@@ -167,6 +173,20 @@ class Planner:
                 self._plans.popitem(last=False)
             return made
 
+    def spent(self) -> dict[str, float]:
+        """Seconds of traces and padding since this was last asked, by phase."""
+        with self._lock:
+            found = {name: taken for name, taken in self._spent.items() if taken}
+            self._spent = dict.fromkeys(self._spent, 0.0)
+            return found
+
+    def _timed(self, phase: str, work: Callable[..., T], *given: Any) -> T:
+        started = time.perf_counter()
+        try:
+            return work(*given)
+        finally:
+            self._spent[phase] += time.perf_counter() - started
+
     def _made(self, binding: Mapping[str, int], feeds: Mapping[str, int]) -> Plan:
         made = self._planned(binding, feeds)
         if feeds and made.graph is not None and made.padded is None:
@@ -185,16 +205,16 @@ class Planner:
                 return self._traced(binding, "traced for these sizes")
             question, names = self._question(binding)
             if question and not self._is_answered(binding, names):
-                traced = template.at(binding)
+                traced = self._timed("trace", template.at, binding)
                 if not self._is_same(traced.graph, traced.params, binding):
-                    return self._traced(binding, f"another graph at {question}")
+                    return self._traced(binding, f"another graph at {question}", traced)
         if self.buckets is None:
             if self._is_opaque and template is not None:
                 return self._traced(binding, "an opaque node is traced for these sizes")
             return Plan(binding, self._signature)
         from rlx.passes.pad_dims import Unsafe  # loads op families
 
-        padded = self._pad(binding, rounded)
+        padded = self._timed("pad", self._pad, binding, rounded)
         if not isinstance(padded, Unsafe) and feeds:
             padded = self._fed(padded, feeds)
         if isinstance(padded, Unsafe):
@@ -230,9 +250,13 @@ class Planner:
                 label="unsafe padding",
             )
 
-    def _traced(self, binding: Mapping[str, int], note: str) -> Plan:
+    def _traced(
+        self, binding: Mapping[str, int], note: str, traced: TracedAt | None = None
+    ) -> Plan:
+        """The plan of a trace for these sizes, made here where there is none."""
         assert self._template is not None
-        traced = self._template.at(binding)
+        if traced is None:
+            traced = self._timed("trace", self._template.at, binding)
         own = {
             name: value
             for name, value in traced.params.items()
@@ -280,7 +304,7 @@ class Planner:
         part = {name: size for name, size in binding.items() if name in names}
         key = tuple(sorted(part.items()))
         if key not in self._answers:
-            traced = template.part(part)
+            traced = self._timed("trace", template.part, part)
             self._answers[key] = traced is not None and self._is_same(
                 traced.graph, traced.params, part
             )

@@ -181,7 +181,11 @@ def test_branches_on_sizes_are_traced_where_they_may_differ() -> None:
         fast = rlx_xla.jit(double_one, dims=("f32[n]",), buckets=buckets)
         for n in (3, 1, 4, 1):
             np.testing.assert_array_equal(fast(draw(n)), draw(n) * (2 if n == 1 else 1))
-        assert "another graph at n = 1" in str(fast.specializations())
+        records = fast.specializations()
+        assert "another graph at n = 1" in str(records)
+        assert all({"trace", "passes", "xla", "total"} <= set(r.seconds) for r in records[:2])
+        assert all(r.seconds["total"] >= r.seconds["xla"] for r in records)
+        assert [("pad" in r.seconds) for r in records[:2]] == [buckets is not None, False]
 
     def square(x: Any) -> Any:
         return x @ x if x.shape[0] == x.shape[1] else x.sum(1)
