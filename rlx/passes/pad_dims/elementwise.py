@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rlx.ir.graph import Node
 from rlx.ops import activation, arithmetic, bitwise, compare, convert, special, transcendental
+from rlx.ops.collective import ShardingConstraint
 from rlx.ops.complex_fft import Complex, Conj, Imag, Real
 from rlx.ops.io import Constant
 from rlx.ops.random.counter import Threefry2x32
@@ -45,8 +46,11 @@ _SAME_PLACE = (
     )),
     compare.Compare, compare.Select, compare.SelectN,
     convert.Convert, convert.Copy, convert.ReducePrecision, convert.StopGradient,
-    Complex, Conj, Imag, Real, Threefry2x32,
+    Complex, Conj, Imag, Real, ShardingConstraint, Threefry2x32,
 )  # fmt: skip
+
+_SAME_VALUE = (convert.Convert, convert.Copy, ShardingConstraint)
+"""Ops that leave a zero a zero."""
 
 
 @pads(*_SAME_PLACE)
@@ -55,7 +59,7 @@ def same_place(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
     if isinstance(axes, Refusal):
         return axes
     made = ctx.remade(node, [x.value for x in inputs], axes)
-    if isinstance(made, Refusal) or not isinstance(node.op, convert.Convert | convert.Copy):
+    if isinstance(made, Refusal) or not isinstance(node.op, _SAME_VALUE):
         return made
     return [replace(y, zeros=inputs[0].zeros) for y in made]
 
