@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 
-import rlx.passes
 from rlx.options.compile import CompileOptions
 from rlx.options.precision import PrecisionPolicy
 from rlx.passes import pipelines
 from rlx.passes.base import AbstractPass, Fixpoint, Pipeline
 from rlx.quant import ScaledQuantConfig
+from tests.policy.passes import registered_passes
 
 EVERYTHING = CompileOptions(
     matmul_precision="highest",
@@ -29,18 +27,6 @@ NOT_IN_A_PIPELINE = {
 }
 
 
-def _passes() -> list[type[AbstractPass]]:
-    for module in pkgutil.walk_packages(rlx.passes.__path__, "rlx.passes."):
-        importlib.import_module(module.name)
-    found: list[type[AbstractPass]] = []
-    pending: list[type[AbstractPass]] = [AbstractPass]
-    while pending:
-        classes = pending.pop().__subclasses__()
-        found += [c for c in classes if c.__module__.startswith("rlx.passes.")]
-        pending += classes
-    return found
-
-
 def _names_in(passes: tuple[AbstractPass, ...]) -> set[str]:
     names = {p.name for p in passes}
     return names.union(*(_names_in(p.passes) for p in passes if isinstance(p, Fixpoint)))
@@ -56,11 +42,11 @@ def _in_pipelines() -> set[str]:
 
 
 def test_every_pass_is_in_a_pipeline_or_says_why_not() -> None:
-    outside = {p.name for p in _passes()} - _in_pipelines()
+    outside = {p.name for p in registered_passes()} - _in_pipelines()
     assert outside == set(NOT_IN_A_PIPELINE)
 
 
 def test_names() -> None:
-    names = [p.name for p in _passes()]
+    names = [p.name for p in registered_passes()]
     assert len(set(names)) == len(names)
     assert [n for n in names if not re.fullmatch(r"[a-z]+(-[a-z]+)*", n)] == []

@@ -10,7 +10,8 @@ import rlx
 import rlx_xla
 
 
-def test_a_transposed_weight_is_never_moved() -> None:
+def test_e3_a_transposed_weight_is_never_moved() -> None:
+    """Field case E3; that it runs as fast as the einsum form is shown by the benchmarks."""
     x, w = jnp.ones((1, 512)), jnp.ones((512, 512))
     compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x, w: x @ w.T, x, w))
     assert "transpose" not in compiled.stablehlo()
@@ -31,7 +32,9 @@ def test_a_masked_loss_keeps_its_nan() -> None:
 def test_a_jitted_function_prints_once_and_stays_one_function_when_called_often() -> None:
     @jax.jit
     def long(x):
-        return jnp.tanh(jnp.exp(jnp.sin(jnp.cos(x) + 1.0) * 2.0) - 3.0)
+        for _ in range(6):
+            x = jnp.exp(jnp.sin(jnp.cos(x) + 1.0) * 2.0) - 3.0
+        return jnp.tanh(x)
 
     x = jnp.ones(3)
     for fn, calls in ((lambda x: long(x), 0), (lambda x: long(long(x)), 2)):

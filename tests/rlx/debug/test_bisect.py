@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -16,7 +17,10 @@ from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.interpret import interpret
 from rlx.ir.rewrite import rewrite
 from rlx.ops.arithmetic import Add, Mul, Sub
-from rlx.passes import AbstractPass, PassContext
+from rlx.ops.reduction import ReduceSum
+from rlx.ops.shape import Transpose
+from rlx.ops.transcendental import Tanh
+from rlx.passes import AbstractPass, PassContext, Pipeline
 
 
 @final
@@ -69,6 +73,68 @@ def test_a_wrong_pass_is_shrunk_to_a_few_nodes(rng: np.random.Generator, tmp_pat
     after = interpret(wrong, {v.name: loaded[v.name] for v in again.inputs})
     assert not np.allclose(before[0], after[0])
     assert found.tests < 60
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rewrites(AbstractPass):
+    """Wrong on purpose: a rule for one kind of op."""
+
+    name: ClassVar[str] = "rewrites"
+    kind: str = ""
+
+    def run(self, graph: Graph, ctx: PassContext) -> Graph:
+        return rewrite(graph, {"tanh": _half, "reduce": _mean, "turn": _unturned}[self.kind])
+
+
+def _half(node: Node) -> Value | None:
+    if not isinstance(node.op, Tanh) or isinstance(node.inputs[0].node.op, Mul):
+        return None
+    made: Value = Tanh()(node.inputs[0] * 0.5)
+    return made
+
+
+def _mean(node: Node) -> Value | None:
+    total = isinstance(node.op, ReduceSum) and not isinstance(node.inputs[0].node.op, Mul)
+    return (node.inputs[0] * 0.5).sum(node.op.axes) if total else None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _unturned(node: Node) -> Value | None:
+    return node.inputs[0] if isinstance(node.op, Transpose) else None
+
+
+def drawn(rng: np.random.Generator, kind: str) -> Graph:
+    """A long graph in which the op of a wrong rule stands once, at a place that is drawn."""
+    b = rlx.GraphBuilder("drawn")
+    values: list[Value] = [b.input("x", "f32[4, 4]"), b.param("w", "f32[4, 4]")]
+    place = int(rng.integers(5, 25))
+    for step in range(30):
+        one, other = (values[int(i)] for i in rng.integers(0, len(values), 2))
+        if step == place:
+            made = {
+                "tanh": lambda x: x.tanh(),
+                "reduce": lambda x: x.sum(0, keepdims=True).broadcast_to((4, 4)),
+                "turn": lambda x: x.transpose(1, 0),
+            }[kind](one + other)
+        else:
+            choices = [one + other, one - other, one @ other * 0.1, -one]
+            made = choices[int(rng.integers(4))]
+        values.append(made)
+    return b.build(values[place + 2] + values[-1], values[-1] + values[-2])
+
+
+@pytest.mark.parametrize("kind", ["tanh", "reduce", "turn"])
+def test_a_drawn_wrong_pass_is_named_and_shrunk(rng: np.random.Generator, kind: str) -> None:
+    graph = drawn(rng, kind)
+    x, w = (rng.standard_normal((4, 4)).astype(np.float32) for _ in range(2))
+    passes = [rlx.passes.Canonicalize(), Rewrites(kind=kind)]
+    options = rlx.CompileOptions(validate=True)
+    name = f"pass 'rewrites{{kind={kind}}}'"
+    with pytest.raises(PassError, match=re.escape(f"{name} is required to keep")):
+        Pipeline(tuple(passes)).run(graph, PassContext(options))
+    found = bisect(graph, {"x": x}, {"w": w}, passes=passes)
+    assert len(found.nodes) <= 5
+    assert found.reason.startswith(name)
 
 
 def test_a_failure_of_ones_own(rng: np.random.Generator) -> None:

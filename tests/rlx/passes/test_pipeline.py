@@ -15,16 +15,19 @@ from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.interpret import interpret
 from rlx.ir.location import Location
+from rlx.ir.operators import broadcast_to, constant
 from rlx.ir.plan import Implementation, Refusal, Refusals
 from rlx.ir.rewrite import rewrite, rule
-from rlx.ops.arithmetic import Abs, Mul, Neg
+from rlx.ops.arithmetic import Abs, Max, Mul, Neg, Sub
 from rlx.ops.control_flow import Cond, Scan
 from rlx.ops.external import External
 from rlx.ops.reduction import Mean
+from rlx.ops.transcendental import Rsqrt
 from rlx.options.compile import CompileOptions
 from rlx.passes import AbstractPass, Canonicalize, Decompose, Fixpoint, PassContext, Pipeline
 from rlx.passes.legalize import decompose_unsupported, legalize
 from rlx.passes.pipelines import mir_pipeline
+from rlx.passes.recognize import Recognize
 
 
 @final
@@ -49,6 +52,17 @@ class ZeroProducts(AbstractPass):
 
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
         return rewrite(graph, lambda n: n.inputs[1] if isinstance(n.op, Mul) else None)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WithoutMaximum(AbstractPass):
+    """Wrong on purpose, for what overflows alone: exp(x − max x) → exp(x)."""
+
+    name: ClassVar[str] = "without-maximum"
+
+    def run(self, graph: Graph, ctx: PassContext) -> Graph:
+        return rewrite(graph, lambda n: n.inputs[0] if isinstance(n.op, Sub) else None)
 
 
 @final
@@ -145,6 +159,28 @@ def test_validate_sees_what_only_nan_shows() -> None:
     context = PassContext(CompileOptions(validate=True))
     with pytest.raises(PassError, match=r"'zero-products' .*has NaN in other places"):
         Pipeline((ZeroProducts(),)).run(graph, context)
+
+
+def test_validate_sees_what_only_large_numbers_show() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", "f32[3, 8]")
+    shifted = (x - x.max(1, keepdims=True)).exp()
+    graph = b.build(shifted / shifted.sum(1, keepdims=True))
+    context = PassContext(CompileOptions(validate=True))
+    with pytest.raises(PassError, match=r"'without-maximum' .*has NaN .*, on large numbers"):
+        Pipeline((WithoutMaximum(),)).run(graph, context)
+
+
+def test_validate_lets_a_pass_keep_more_digits() -> None:
+    """max(0, mean x² − mean² x) loses most digits around a mean of 300; the composite does not."""
+    b = GraphBuilder("g")
+    x = b.input("x", "f32[4, 64]")
+    mean = x.mean(1, keepdims=True)
+    spread = (x * x).mean(1, keepdims=True) - mean * mean
+    variance = Max()(spread, broadcast_to(constant(0.0, x.dtype), spread.shape))
+    graph = b.build((x - mean) * Rsqrt()(variance + 1e-5))
+    made, _ = Pipeline((Recognize(),)).run(graph, PassContext(CompileOptions(validate=True)))
+    assert "layer_norm(" in str(made)
 
 
 def test_validate_accepts_right_passes() -> None:
