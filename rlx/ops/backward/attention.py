@@ -220,8 +220,8 @@ def _gradients(op: Attention, q: Value, k: Value, v: Value, dy: Value, mask: Val
         op.mask_kind is MaskKind.BIAS and op.masked_rows == "uniform"
     ):
         floor = FILL if op.masked_rows == "uniform" else -math.inf
-        seen = masked > filled(floor, masked)
-        d_masked = Select()(seen, d_masked, filled(0.0, d_masked))
+        hidden = masked <= filled(floor, masked)  # not so for NaN, whose gradient is NaN
+        d_masked = Select()(hidden, filled(0.0, d_masked), d_masked)
     d_scores = (d_masked if slope is None else d_masked * slope) * scale
     # Axes of queries and of the group, in scores and in the grouped queries.
     summed, given = ((2, 3), (1, 3)) if first else ((2, 3), (2, 3))

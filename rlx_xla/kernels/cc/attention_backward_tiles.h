@@ -9,7 +9,7 @@ struct GradientOf {
   float factor;
   float delta;
   float scale;
-  bool seen_only;  // scores that are not above `floor` have no gradient
+  bool seen_only;  // scores up to `floor` have no gradient
   float floor;
 };
 
@@ -21,7 +21,7 @@ inline void ScoreGradients(const GradientOf& of, int64_t width, float* scores, f
     const V score = LoadV(scores + j);
     const V weight = Exp(score - of.shift) * factor;
     V gradient = weight * (LoadV(gradients + j) - delta);
-    if (of.seen_only) gradient = Choose(score > of.floor, gradient, V{});
+    if (of.seen_only) gradient = Choose(score <= of.floor, V{}, gradient);
     if (slope != nullptr) gradient = gradient * LoadV(slope + j);
     StoreV(weight, scores + j);
     StoreV(gradient * of.scale, gradients + j);
@@ -97,19 +97,21 @@ void AttentionGradientBlocks(const AttentionShape& s, const attention::GradientT
           }
         }
       }
-      BlockLogits(s, part, key, width, scores.get(), [&](int64_t r, float) {
+      BlockLogits logits(s, part, key, width);
+      for (int64_t r = 0; r < count; ++r) {
         of.shift = task.stats.shift[row + r];
         of.factor = task.stats.factor[row + r];
         of.delta = task.stats.delta[row + r];
         float* of_row = scores.get() + r * kKeys;
+        logits.Row(r, of_row);
         if (!by_scores) {
           Weights(of.shift, padded, of_row);
           for (int64_t j = 0; j < padded; j += kW) StoreV(LoadV(of_row + j) * of.factor, of_row + j);
-          return;
+          continue;
         }
         ScoreGradients(of, padded, of_row, gradients.get() + r * kKeys,
                        s.softcap != 0 ? slopes.get() + r * kKeys : nullptr);
-      });
+      }
       if (out.v != nullptr) {
         Product<true>({scores.get(), 1, kKeys}, width, count, up, v_depth, v_depth,
                       by_value.get(), v_depth);

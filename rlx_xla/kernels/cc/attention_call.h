@@ -116,6 +116,10 @@ inline AttentionShape ReadAttention(const Call& call, int64_t mask_index) {
       s.mask != AttentionMask::kLengths) {
     return s;
   }
+  if (call.ArgCount() <= mask_index) {
+    InvalidArgument(call.name() + ": a mask for custom, bias and lengths is required; got " +
+                    std::to_string(call.ArgCount()) + " operands.");
+  }
   const Tensor mask = call.Arg(mask_index);
   const auto refuse_mask = [&] {
     InvalidArgument(call.name() + ": a mask that broadcasts to [" + std::to_string(s.batch) +

@@ -157,35 +157,41 @@ inline bool AllHidden(const AttentionShape& s, const attention::RowsTask& task, 
   return key >= last.end || key + width <= first.begin;
 }
 
-// The scores of a block of keys for every row, in place of products; calls done(row, largest).
-template <typename Done>
-void BlockLogits(const AttentionShape& s, const attention::RowsTask& task, int64_t key,
-                 int64_t width, float* scores, const Done& done) {
-  const int64_t group = s.group();
-  const bool ranged = attention::Ranged(s);
-  alignas(64) int32_t keep[attention::kKeyBlock] = {};
-  alignas(64) float bias[attention::kKeyBlock] = {};
-  LogitsOf of = {};
-  of.scale = s.scale;
-  of.softcap = s.softcap;
-  of.floor = s.empty_rows == EmptyRows::kUniform && s.mask != AttentionMask::kNone;
-  of.hidden =
-      of.floor ? kHiddenScore : -std::numeric_limits<float>::infinity();
-  of.present = width;
-  of.seen_end = width;
-  const int64_t padded = Padded(width);
-  for (int64_t r = 0; r < task.rows; ++r) {
+// How the scores of a block of keys are made, row by row.
+struct BlockLogits {
+  const AttentionShape& s;
+  const attention::RowsTask& task;
+  int64_t key;
+  int64_t width;
+  LogitsOf of;
+  alignas(64) int32_t keep[attention::kKeyBlock];
+  alignas(64) float bias[attention::kKeyBlock];
+
+  BlockLogits(const AttentionShape& shape, const attention::RowsTask& rows, int64_t first,
+              int64_t count)
+      : s(shape), task(rows), key(first), width(count), of{}, keep{}, bias{} {
+    of.scale = s.scale;
+    of.softcap = s.softcap;
+    of.floor = s.empty_rows == EmptyRows::kUniform && s.mask != AttentionMask::kNone;
+    of.hidden = of.floor ? kHiddenScore : -std::numeric_limits<float>::infinity();
+    of.present = width;
+    of.seen_end = width;
+  }
+
+  // Row r of the products becomes scores; returns the largest.
+  float Row(int64_t r, float* scores) {
     const int64_t row = task.row + r;
-    const int64_t query = row / group;
+    const int64_t query = row / s.group();
+    const int64_t padded = Padded(width);
     bool plain = s.softcap == 0 && padded == width && !of.floor;
-    if (ranged) {
+    if (attention::Ranged(s)) {
       const attention::Seen seen = attention::SeenBy(s, task.b, query);
       of.seen = std::clamp<int64_t>(seen.begin - key, 0, width);
       of.seen_end = std::clamp<int64_t>(seen.end - key, 0, width);
       plain = plain && of.seen == 0 && of.seen_end == width;
     } else if (s.mask != AttentionMask::kNone) {
       plain = false;
-      const int64_t head = task.kv_head * group + row % group;
+      const int64_t head = task.kv_head * s.group() + row % s.group();
       const int64_t at = attention::MaskAt(s, task.b, head, query, key);
       if (s.mask == AttentionMask::kCustom) {
         attention::KeepOf(s, at, width, keep);
@@ -195,10 +201,9 @@ void BlockLogits(const AttentionShape& s, const attention::RowsTask& task, int64
         of.bias = bias;
       }
     }
-    float* of_row = scores + r * attention::kKeyBlock;
-    done(r, plain ? Logits<true>(of, padded, of_row) : Logits<false>(of, padded, of_row));
+    return plain ? Logits<true>(of, padded, scores) : Logits<false>(of, padded, scores);
   }
-}
+};
 
 template <typename T>
 void AttentionRows(const AttentionShape& s, const attention::RowsTask& task, const T* q, const T* k,
@@ -247,11 +252,13 @@ void AttentionRows(const AttentionShape& s, const attention::RowsTask& task, con
       Product<false>({queries.get(), depth, 1}, rows, s.depth, turned.get(), padded, padded,
                      scores.get(), kKeys);
     }
-    BlockLogits(s, task, key, width, scores.get(), [&](int64_t r, float largest) {
+    BlockLogits logits(s, task, key, width);
+    for (int64_t r = 0; r < rows; ++r) {
+      float* of_row = scores.get() + r * kKeys;
+      const float largest = logits.Row(r, of_row);
       const float before = out.most[r];
       const float most = task.exact ? before : std::max(before, largest);
       const float shift = most == kLowest ? 0.0f : most;
-      float* of_row = scores.get() + r * kKeys;
       const float sum = Weights(shift, Padded(width), of_row);
       if (most != before) {
         const float factor = Exp(Set(before - shift))[0];
@@ -261,7 +268,7 @@ void AttentionRows(const AttentionShape& s, const attention::RowsTask& task, con
         out.most[r] = most;
       }
       out.total[r] += sum;
-    });
+    }
     if (direct) {
       switch (rows) {
         case 1: DirectSums<1>(scores.get(), from, s.v.step, width, s.v_depth, out.sums, out.stride); break;

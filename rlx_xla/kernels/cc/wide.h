@@ -2,7 +2,8 @@
 //
 // wide_vectors.h is compiled once for each, into wide256 and wide512, and so are the tiles that
 // kernels are made of: a file of tiles is included between RLX_BEGIN_WIDE512 and RLX_END_WIDE512
-// with RLX_WIDE and RLX_WIDE_BYTES set, as below. Ask HasAvx512() before calling into wide512.
+// with RLX_WIDE and RLX_WIDE_BYTES set, as below. Ask HasWide512() before calling into wide512. What
+// is defined elsewhere, and a lambda, may be compiled without AVX-512: vectors are not passed to it.
 #ifndef RLX_KERNELS_WIDE_H_
 #define RLX_KERNELS_WIDE_H_
 

@@ -10,6 +10,7 @@ namespace RLX_WIDE {
 constexpr int64_t kW = RLX_WIDE_BYTES / 4;
 typedef float V __attribute__((vector_size(RLX_WIDE_BYTES)));
 typedef int32_t I __attribute__((vector_size(RLX_WIDE_BYTES)));
+typedef uint32_t U __attribute__((vector_size(RLX_WIDE_BYTES)));
 
 inline int64_t Padded(int64_t n) { return (n + kW - 1) / kW * kW; }
 
@@ -74,11 +75,18 @@ struct Halves {
   Lanes<float> low;
   Lanes<float> high;
 };
+
+// Not by BitCast, which is compiled without AVX-512 and takes such a vector another way.
+inline Halves Split(V v) {
+  Halves halves;
+  std::memcpy(&halves, &v, sizeof(v));
+  return halves;
+}
 #endif
 
 inline float Sum(V v) {
 #if RLX_WIDE_BYTES == 64
-  const Halves halves = BitCast<Halves>(v);
+  const Halves halves = Split(v);
   return wide256::Sum(halves.low + halves.high);
 #elif defined(__AVX2__)
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -93,7 +101,7 @@ inline float Sum(V v) {
 
 inline float Most(V v) {
 #if RLX_WIDE_BYTES == 64
-  const Halves halves = BitCast<Halves>(v);
+  const Halves halves = Split(v);
   return wide256::Most(wide256::Larger(halves.low, halves.high));
 #elif defined(__AVX2__)
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -119,8 +127,8 @@ inline V Exp(V x) {
   p = MulAdd(p, r, Set(0.5f));
   p = MulAdd(p, r * r, r) + 1.0f;
   // 2^n in two factors: n is 128 just below the largest result.
-  const I whole = reinterpret_cast<I>(t) - reinterpret_cast<I>(kShift);
-  const I half = whole >> 1;
+  const U whole = reinterpret_cast<U>(t) - reinterpret_cast<U>(kShift);
+  const U half = reinterpret_cast<U>(reinterpret_cast<I>(whole) >> 1);
   const V first = reinterpret_cast<V>((half + 127) << 23);
   const V second = reinterpret_cast<V>((whole - half + 127) << 23);
   V y = p * first * second;
