@@ -11,7 +11,7 @@ import html
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
@@ -22,9 +22,17 @@ from rlx.ops.io import Param
 from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.canonicalize import Canonicalize
 from rlx.passes.inline_calls import InlineCalls
-from rlx.passes.pack_weights import Packed, Weight, find_weights, replace_weights
+from rlx.passes.pack_weights import (
+    Packed,
+    Weight,
+    find_packed,
+    find_weights,
+    replace_weights,
+)
 from rlx.quant import QuantScheme, all_schemes, pack, unpack
+from rlx.quant.native import KINDS, take_apart
 from rlx.signature import Signature
+from rlx.types import TensorType
 
 if TYPE_CHECKING:
     from rlx.session import TracedFunction
@@ -139,6 +147,22 @@ class Quantized:
         return f"<table>{''.join(rows)}</table>"
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Repacked:
+    """A traced function whose weights are native integers.
+
+    Attributes:
+        graph: with their products.
+        signature: of the function.
+        params: param name → array, or None.
+    """
+
+    graph: Graph
+    signature: Signature
+    params: Mapping[str, Any]
+
+
 def _cells(kind: str, texts: Iterable[str]) -> str:
     return "<tr>" + "".join(f"<{kind}>{html.escape(t)}</{kind}>" for t in texts) + "</tr>"
 
@@ -218,6 +242,54 @@ def packed_function(traced: TracedFunction, name: str) -> tuple[TracedFunction, 
         notes=tuple(str(found).split("\n")),
     )
     return found, [record]
+
+
+def repacked(traced: TracedFunction) -> TracedFunction:
+    """The same function with GGUF blocks as native integers, which XLA's TPU products read.
+
+    Codes of 4 or 8 bits lie as [K, N] in memory, with scales for each group of 16 or 32, and
+    become numbers inside the product; queries of rounded inputs take exact ones. It is done once,
+    on the host; abstract params stay so. What does not come apart stays as it is.
+
+    Args:
+        traced: a function with params of GGUF blocks, such as `quantize` gives.
+    """
+    graph = _plain(traced.graph)
+    made: dict[Value, Packed] = {}
+    params = dict(traced.params)
+    for weight in find_packed(graph):
+        scheme = QuantScheme.parse(weight.scheme)
+        if scheme.kind not in KINDS:
+            continue
+        name = weight.param.name
+        value = params.pop(name)
+        shape = cast("tuple[int, ...]", weight.param.shape)
+        lead, block = shape[: weight.leading or 0], shape[weight.leading or 0 :]
+        types = _native_types(scheme, block)
+        arrays: list[Any] = [None] * len(types)
+        if value is not None:
+            slabs = np.asarray(value).reshape((-1, *block))
+            each = [take_apart(scheme, slab) for slab in slabs]
+            arrays = [np.stack(t).reshape((*lead, *t[0].shape)) for t in zip(*each, strict=True)]
+        tensors: list[Value] = []
+        for part, kind, array in zip(("codes", "scale", "least"), types, arrays, strict=False):
+            key = f"{name}/{part}"
+            params[key] = array
+            tensors.append(Param(name=key, dtype=kind.dtype, shape=(*lead, *kind.shape))())
+        made[weight.param] = Packed(weight, scheme, tuple(tensors))
+    if not made:
+        return traced
+    packed = replace_weights(graph, made)
+    left = {v.name: params[v.name] for v in packed.params}
+    return Repacked(packed, traced.signature, left)
+
+
+def _native_types(scheme: QuantScheme, block: tuple[int, ...]) -> list[TensorType]:
+    dtype, wide, group, has_least = KINDS[scheme.kind]
+    rows = block[0]
+    inner = block[1] // scheme.block_bytes * scheme.block_size
+    scales = TensorType(wide, (inner // group, rows))
+    return [TensorType(dtype, (inner, rows)), *([scales] * (1 + has_least))]
 
 
 def is_scheme(name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import cast, final
 
 import numpy as np
 
+from rlx import dims
 from rlx.dtypes import DType
 from rlx.ir import location as loc
 from rlx.ir.attributes import Literal
@@ -25,7 +26,7 @@ from rlx.ops.convert import Convert
 from rlx.ops.dot import DotGeneral, Matmul
 from rlx.ops.indexing import Gather, GatherGeneral, IndexMode
 from rlx.ops.io import Constant, Input, Param
-from rlx.ops.quantized import DequantGather, DequantMatmul
+from rlx.ops.quantized import DequantGather, DequantMatmul, DequantMatmulInt8
 from rlx.ops.shape import BroadcastInDim
 from rlx.quant.schemes import QuantScheme
 from rlx.types import TensorType
@@ -42,6 +43,7 @@ class Weight:
         contracted: axes of a slice that products sum over; a lookup's row is such an axis.
         reasons: why it cannot be packed; empty where it can.
         uses: products and lookups, each counted once however often a loop runs it.
+        scheme: of a param that is packed already.
     """
 
     param: Value
@@ -49,6 +51,7 @@ class Weight:
     contracted: tuple[int, ...] | None = None
     reasons: list[str] = field(default_factory=list[str])
     uses: int = 0
+    scheme: str = ""
 
     @property
     def slice_shape(self) -> tuple[int, ...]:
@@ -100,6 +103,17 @@ def find_weights(graph: Graph) -> list[Weight]:
     return [w for w in found.values() if w.uses]
 
 
+def find_packed(graph: Graph) -> list[Weight]:
+    """Params of GGUF blocks that come apart (`rlx.quant.native`), read by products and lookups."""
+    found = {
+        v: Weight(v)
+        for v in graph.params
+        if v.dtype is DType.U8 and v.rank >= 2 and v.type.is_static
+    }
+    _look(graph, {v: (w, 0) for v, w in found.items()})
+    return [w for w in found.values() if w.uses and w.scheme and not w.reasons]
+
+
 def replace_weights(graph: Graph, packed: Mapping[Value, Packed]) -> Graph:
     """The graph with packed params in place of some of its weights.
 
@@ -139,6 +153,8 @@ def _look(graph: Graph, held: Mapping[Value, tuple[Weight, int]]) -> None:
             at, axes = place
             weight, leading = aliases[node.inputs[at]]
             weight.note(leading, axes)
+            if isinstance(node.op, DequantGather | DequantMatmul | DequantMatmulInt8):
+                weight.scheme = node.op.scheme
             other = node.inputs[1 - at]
             if other in aliases:
                 aliases[other][0].reasons.append("a product of two params reads it")
@@ -185,6 +201,10 @@ def _insides(node: Node) -> list[tuple[Graph, dict[int, tuple[Value, int]]]] | N
 def _weight_at(node: Node) -> tuple[int, tuple[int, ...]] | None:
     """Which input of a product or lookup may be packed, and its contracted axes in order."""
     op = node.op
+    if isinstance(op, DequantGather):
+        return (0, ()) if len(node.inputs) == 2 else None
+    if isinstance(op, DequantMatmul | DequantMatmulInt8):
+        return (1, ()) if len(node.inputs) == 2 else None
     if isinstance(op, GatherGeneral | Gather):
         return (0, (1,)) if _is_lookup(node) else None
     if isinstance(op, Matmul):
@@ -334,6 +354,13 @@ def _counted(op: Op, node: Node, held: Mapping[Value, Packed]) -> Op:
 def _carried_out(node: Node, inputs: Sequence[Value], held: Mapping[Value, Packed]) -> Value:
     """A product with a packed weight, or rows of one."""
     op, result = node.op, node.types[0]
+    if isinstance(op, DequantGather):
+        return _native_rows(inputs[1], held[node.inputs[0]]).convert(result.dtype)
+    if isinstance(op, DequantMatmul | DequantMatmulInt8):
+        x = inputs[0].convert(_wider(inputs[0].dtype, DType.F32))
+        dot = DotGeneral(lhs_contracting=(x.rank - 1,), rhs_contracting=(0,))
+        numbers = _native_numbers(held[node.inputs[1]].tensors).convert(x.dtype)
+        return cast("Value", dot(x, numbers)).convert(result.dtype)
     if isinstance(op, GatherGeneral | Gather):
         return _rows(node, inputs[1], held[node.inputs[0]])
     at = 1 if node.inputs[1] in held else 0
@@ -362,6 +389,28 @@ def _carried_out(node: Node, inputs: Sequence[Value], held: Mapping[Value, Packe
         axes = range(product.rank)
         product = product.transpose(*axes[len(sizes) :], *axes[: len(sizes)])
     return product.convert(result.dtype)
+
+
+def _native_numbers(tensors: Sequence[Value]) -> Value:
+    """f32[K, N] of codes [K, N], scales and least numbers; XLA makes it a part of the product."""
+    codes, *others = tensors
+    inner, outer = codes.shape
+    groups = others[0].shape[0]
+    shape = (groups, int(cast("int", inner)) // int(cast("int", groups)), outer)
+    wide = codes.convert(DType.F32).reshape(shape)
+    spread = BroadcastInDim(shape=shape, broadcast_dimensions=(0, 2))
+    wide = wide * spread(others[0].convert(DType.F32))
+    if len(others) > 1:
+        wide = wide + spread(others[1].convert(DType.F32))
+    return wide.reshape((inner, outer))
+
+
+def _native_rows(indices: Value, one: Packed) -> Value:
+    """f32[..., K] of columns of codes [K, N]."""
+    chosen = indices.reshape((dims.product(indices.shape),))
+    columns: list[Value] = [Gather(axis=1)(t, chosen) for t in one.tensors]
+    numbers = _native_numbers(columns)
+    return numbers.T.reshape((*indices.shape, numbers.shape[0]))
 
 
 def _wider(given: DType, result: DType) -> DType:

@@ -17,6 +17,8 @@ import numpy as np
 from rlx.errors import FormatError, RunError, did_you_mean
 from rlx.quant import QuantScheme
 from rlx.session import Session
+from rlx_xla.aot.preflight import Preflight, preflight
+from rlx_xla.aot.targets import parse_target
 from rlx_xla.generation.memory import trim
 from rlx_xla.generation.programs import Programs, State
 from rlx_xla.generation.sampling import SamplingOptions
@@ -153,8 +155,9 @@ class LanguageModel:
         self.timings = Timings()
         scheme = None if weights is None else _format(weights)
         self._params = load_params(self._file, self.config, inputs=inputs, scheme=scheme)
-        caches = jnp.float16 if rounds else jnp.float32
-        self._programs = Programs(self._session, self.config, self._params, caches)
+        tpu = self._session.device.startswith("tpu")
+        caches = jnp.float32 if not rounds else jnp.bfloat16 if tpu else jnp.float16
+        self._programs = Programs(self._session, self.config, self._params, caches, native=tpu)
 
     @property
     def packed_bytes(self) -> int:
@@ -164,6 +167,30 @@ class LanguageModel:
     def programs(self) -> Mapping[tuple[int, int, int], Any]:
         """Compiled graphs by (batch, tokens a call, capacity)."""
         return self._programs.compiled()
+
+    def preflight(
+        self, target: str, *, batch: int = 1, tokens: int = 1, capacity: int = BLOCK
+    ) -> Preflight:
+        """Say whether and how fast this model would run on an accelerator that is not there.
+
+        A TPU gets the weights as native integers of 4 and 8 bits, which stay so in its memory, and
+        caches of bf16.
+
+        Args:
+            target: as of `rlx_xla.preflight`.
+            batch: rows.
+            tokens: of a call: 1 for a step, more for a part of a prompt.
+            capacity: positions of the caches; a multiple of ``BLOCK``.
+
+        Raises:
+            DeviceError: the target is unknown, or its compiler is not installed.
+        """
+        config = replace(self.config, wide=False)
+        tpu = parse_target(target).platform == "tpu"
+        caches = jnp.bfloat16 if tpu else jnp.float16
+        programs = Programs(self._session, config, self._params, caches, native=tpu)
+        size = self._capacity(capacity, None)
+        return preflight(programs.traced(batch, tokens, size), target=target)
 
     def generate(
         self,

@@ -16,7 +16,8 @@ import numpy as np
 
 from rlx.compiled import CompiledGraph
 from rlx.options.compile import CompileOptions
-from rlx.session import Session
+from rlx.packing import Repacked, repacked
+from rlx.session import Session, TracedFunction
 from rlx_xla.generation import sampling
 from rlx_xla.models import decoder
 from rlx_xla.models.decoder_config import DecoderConfig
@@ -51,7 +52,13 @@ class Programs:
     """Compiles on demand, and keeps what it compiled."""
 
     def __init__(
-        self, session: Session, config: DecoderConfig, params: Mapping[str, Any], cache_dtype: Any
+        self,
+        session: Session,
+        config: DecoderConfig,
+        params: Mapping[str, Any],
+        cache_dtype: Any,
+        *,
+        native: bool = False,
     ) -> None:
         """Hold a model; nothing is compiled and nothing uploaded yet.
 
@@ -60,8 +67,10 @@ class Programs:
             config: sizes that belong to `params`.
             params: as `decoder_params.load_params` returns them.
             cache_dtype: of keys and values.
+            native: take packed weights apart into integers that the device's products read.
         """
         self._cache_dtype = cache_dtype
+        self._native = native
         self._session = session
         self._config = config
         self._params = params
@@ -109,7 +118,12 @@ class Programs:
         token, logprob, offset, seen, caches = made
         return replace(state, token=token, logprob=logprob, offset=offset, seen=seen, caches=caches)
 
-    def _compile(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
+    def traced(self, batch: int, seq: int, capacity: int) -> TracedFunction:
+        """The function of a program, its params without values: for `rlx_xla.preflight`."""
+        found = self._traced(batch, seq, capacity)
+        return repacked(found) if self._native else found
+
+    def _traced(self, batch: int, seq: int, capacity: int) -> TracedFunction:
         config = self._config
         caches = jax.eval_shape(
             lambda: decoder.empty_caches(config, batch, capacity, self._cache_dtype)
@@ -125,7 +139,7 @@ class Programs:
             return _step(config, params, ids, start, settings, seed, offset, seen, caches)
 
         model.__name__ = config.architecture
-        traced = trace(
+        return trace(
             model,
             abstract,
             jax.ShapeDtypeStruct((batch, seq), np.int32),
@@ -137,14 +151,22 @@ class Programs:
             caches,
             params=0,
         )
+
+    def _compile(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
+        traced = self._traced(batch, seq, capacity)
+        earlier = next(iter(self._compiled.values()), None)
+        if self._native:
+            leaves = jax.tree_util.tree_leaves(self._params) if earlier is None else ()
+            values = dict(zip(traced.params, leaves, strict=False))
+            params = {name: values.get(name) for name in traced.params}
+            traced = repacked(Repacked(traced.graph, traced.signature, params))
         names = [v.name for v in traced.graph.inputs]
         donated = frozenset(n for n in names if n.partition("/")[0] in STATE)
         options = CompileOptions(donate=donated)
         compiled = self._session.compile(traced, options=options)
-        earlier = next(iter(self._compiled.values()), None)
         if earlier is not None:
             compiled.share_params_from(earlier)
-        else:
+        elif not self._native:
             paths = jax.tree_util.tree_leaves(self._params)
             compiled.set_params(dict(zip(traced.params, paths, strict=True)))
             jax.block_until_ready(list(compiled.params().values()))

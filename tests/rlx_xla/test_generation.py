@@ -25,6 +25,7 @@ from rlx.quant import QuantScheme, encode, open_gguf  # noqa: E402
 from rlx_xla.generation import sampling  # noqa: E402
 from rlx_xla.generation.chat import chat_prompt  # noqa: E402
 from rlx_xla.generation.model import LanguageModel, default_path  # noqa: E402
+from rlx_xla.generation.programs import Programs  # noqa: E402
 from rlx_xla.generation.sampling import SamplingOptions  # noqa: E402
 from rlx_xla.models import decoder, packed  # noqa: E402
 from rlx_xla.models.decoder_config import read_config  # noqa: E402
@@ -177,6 +178,32 @@ def test_weights_are_held_once_and_packed(tmp_path: Path, rng: np.random.Generat
     assert all(first[name] is second[name] for name in first)
     used = {c.op for c in next(iter(model.programs().values())).report().kernels}
     assert {"dequant_matmul", "dequant_matmul_int8"} <= used
+
+
+def test_a_tpu_gets_integers_that_its_products_read(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng, scheme="Q4_1")
+    config, params = opened(path)
+    programs = Programs(rlx.Session("cpu"), config, params, jnp.bfloat16, native=True)
+    traced = programs.traced(1, 1, decoder.BLOCK)
+    graphs = traced.graph.all_graphs()
+    ops = {node.op.op_name for graph in graphs for node in graph.nodes()}
+    assert not {op for op in ops if op.startswith("dequant")}
+    kinds = {str(v.type.dtype) for v in traced.graph.params}
+    assert kinds == {"u4", "f16", "f32"}
+    # The same program gives the same token.
+    native = programs.get(1, 1, decoder.BLOCK)
+    plain = Programs(rlx.Session("cpu"), config, params, jnp.bfloat16)
+    settings, start = SamplingOptions().array(), np.zeros(1, np.int32)
+    states = [
+        one.step(one.start(1, decoder.BLOCK), np.asarray([[5]], np.int32), start, settings,
+                 np.uint32(0), decoder.BLOCK)
+        for one in (programs, plain)
+    ]  # fmt: skip
+    assert states[0].token == states[1].token
+    assert float(states[0].logprob[0]) == pytest.approx(float(states[1].logprob[0]), abs=1e-2)
+    assert len(native.params()) == len(traced.graph.params)
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
@@ -476,14 +503,31 @@ def test_smollm2_says_what_it_says_elsewhere() -> None:
     assert found.logprobs[0] == pytest.approx(-0.26, abs=0.05)
 
 
+TEXT = (
+    "A river starts as rain in the hills. It cuts a valley, slows down where the land is flat, and "
+    "drops what it carried. People build their towns beside it, because water moves goods, turns "
+    "wheels and keeps fields green. When the snow melts it rises over its banks."
+)
+
+
 @needs_smollm2
-def test_smollm2_logits_are_those_of_its_numbers(rng: np.random.Generator) -> None:
+def test_smollm2_logits_and_perplexity_are_those_of_its_numbers() -> None:
     config, params = opened(default_path())
-    ids = rng.integers(0, config.vocabulary, (1, 12), dtype=np.int32)
+    file = open_gguf(default_path())
+    tokens = GgufTokenizer(file.metadata, vocabulary=config.vocabulary).encode(TEXT)
+    ids = np.asarray([tokens], np.int32)
     traced = rlx_xla.trace(lambda p, i: whole(config, p, i), params, ids, params=0)
     found = np.asarray(rlx.Session("cpu").compile(traced)(ids))
     wanted = np.asarray(jax.jit(lambda p: whole(config, p, ids))(packed.unpacked(params)))
     np.testing.assert_allclose(found, wanted, atol=1e-3 * np.abs(wanted).max())
+    assert perplexity(found[0], tokens) == pytest.approx(perplexity(wanted[0], tokens), rel=5e-3)
+    assert 2 < perplexity(wanted[0], tokens) < 200
+
+
+def perplexity(logits: np.ndarray, tokens: list[int]) -> float:
+    shares = jax.nn.log_softmax(jnp.asarray(logits[:-1]), axis=-1)
+    chosen = np.take_along_axis(np.asarray(shares), np.asarray(tokens[1:])[:, None], axis=1)
+    return float(np.exp(-chosen.mean()))
 
 
 @needs_gemma

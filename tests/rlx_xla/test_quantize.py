@@ -17,7 +17,9 @@ import rlx  # noqa: E402
 import rlx_xla  # noqa: E402
 from rlx.errors import CompileError, TraceError  # noqa: E402
 from rlx.quant import unpack  # noqa: E402
-from rlx_xla.quantize import SHORT, quantize  # noqa: E402
+from rlx_xla.aot.compiling import missing  # noqa: E402
+from rlx_xla.aot.targets import parse_target  # noqa: E402
+from rlx_xla.quantize import SHORT, quantize, repacked  # noqa: E402
 
 
 def mlp(params: Any, x: Any) -> Any:
@@ -243,3 +245,43 @@ def test_schemes_are_named(rng: np.random.Generator) -> None:
     message = "or the name of a QuantScheme, is required; got 'q4k'. Did you mean 'q4_k'?"
     with pytest.raises(TraceError, match=re.escape(message)):
         quantize(source, "q4k")
+
+
+@pytest.mark.parametrize("scheme", ["q4_0", "q4_1", "q8_0"])
+def test_blocks_come_apart_for_devices_that_read_integers(
+    scheme: str, rng: np.random.Generator
+) -> None:
+    source = rlx_xla.trace(wide, wide_params(rng), np.asarray([3, 70, -2], np.int32), params=0)
+    packed = quantize(source, scheme)
+    native = repacked(packed)
+    ops = {node.op.op_name for graph in native.graph.all_graphs() for node in graph.nodes()}
+    assert not {op for op in ops if op.startswith("dequant")}
+    bits = sum(_bits(v.type) for v in native.graph.params)
+    assert bits <= 8 * packed.packed_bytes
+    ids = rng.integers(-50, 70, 3, dtype=np.int32)
+    session = rlx.Session("cpu")
+    for found, wanted in zip(
+        session.compile(native)(ids), session.compile(packed)(ids), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-3)
+    assert repacked(native) is native
+
+
+def _bits(kind: Any) -> int:
+    size = int(np.prod(kind.shape))
+    return size * (4 if str(kind.dtype) in ("i4", "u4") else 8 * kind.dtype.itemsize)
+
+
+@pytest.mark.skipif(missing(parse_target("v5e-1")) is not None, reason="libtpu is not installed")
+def test_a_tpu_keeps_weights_packed(rng: np.random.Generator) -> None:
+    params = {"a": rng.normal(size=(1024, 2048)), "b": rng.normal(size=(2048, 1024))}
+    params = {name: a.astype(np.float32) for name, a in params.items()}
+    x = np.ones((8, 1024), np.float32)
+    source = rlx_xla.trace(lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, x, params=0)
+    packed = quantize(source, "q4_1")
+    report = rlx_xla.preflight(repacked(packed), target="tpu:v5e:1x1")
+    plain = rlx_xla.preflight(source, target="tpu:v5e:1x1")
+    assert report.ok, str(report)
+    assert report.memory["argument"] - x.nbytes <= 1.02 * packed.packed_bytes
+    assert report.memory["temp"] < packed.packed_bytes
+    assert report.cycles < plain.cycles
