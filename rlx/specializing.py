@@ -201,8 +201,12 @@ class Planner:
         template = self._template
         if template is not None:
             if template.why:
-                self._refuse(f"the function is traced anew for every size: {template.why}")
-                return self._traced(binding, "traced for these sizes")
+                why = f"the function is traced anew for every size: {template.why}"
+                self._refuse(why)
+                return replace(
+                    self._traced(binding, "traced for these sizes"),
+                    unsafe="" if self.buckets is None else why.split("\n")[0],
+                )
             question, names = self._question(binding)
             if question and not self._is_answered(binding, names):
                 traced = self._timed("trace", template.at, binding)

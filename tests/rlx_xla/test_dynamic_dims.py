@@ -518,6 +518,21 @@ def test_weights_are_shared_by_all_sizes() -> None:
     assert len(held) == 1
 
 
+def test_buckets_of_functions_without_one_graph_say_why() -> None:
+    fast = rlx_xla.jit(lambda x: x.reshape(-1, 4).sum(1), dims=("f32[b]",), buckets={"b": [16]})
+    np.testing.assert_allclose(fast(draw(8)), draw(8).reshape(-1, 4).sum(1), rtol=1e-6)
+    (record,) = fast.specializations().exact
+    assert record.unsafe.startswith("the function is traced anew for every size: ")
+    assert f"not padded: {record.unsafe}" in str(fast.specializations())
+    whole = rlx_xla.jit(
+        lambda x: x.reshape(-1, 4).sum(1), dims=("f32[4*m]",), buckets={"m": [4, 16]}
+    )
+    for n in (8, 12, 20):
+        np.testing.assert_allclose(whole(draw(n)), draw(n).reshape(-1, 4).sum(1), rtol=1e-6)
+    assert [r.binding for r in whole.specializations()] == [{"m": 4}, {"m": 16}]
+    assert all(r.is_padded for r in whole.specializations())
+
+
 def test_templates_with_sizes_given_ahead() -> None:
     traced = rlx_xla.trace(lambda x: x.reshape(-1, 4).sum(0), "f32[b]")
     assert "traced anew for every size" in repr(traced)
