@@ -152,7 +152,8 @@ class AllToAll(Op):
         C2: split_axis and concat_axis are in range for x.
         C3: D is divisible by the number of shards in a group.
 
-    Source: StableHLO `all_to_all`, `jax.lax.all_to_all` with ``tiled``.
+    Source: StableHLO `all_to_all`, `jax.lax.all_to_all` with ``tiled``; RLX
+    `collective.moe_dispatch` and `collective.moe_combine` exchange so.
     """
 
     mesh: tuple[tuple[str, int], ...]

@@ -36,7 +36,8 @@ class Psum(Op):
         C2: x is a number, not a bool.
 
     Numerics: floats of 16 bits and less are summed in f32 and rounded once.
-    Source: StableHLO `all_reduce`, `jax.lax.psum`; RLX `collective.all_reduce`.
+    Source: StableHLO `all_reduce`, `jax.lax.psum`; RLX `collective.all_reduce` and
+    `collective.reduce_from_parallel`.
     """
 
     mesh: tuple[tuple[str, int], ...]
