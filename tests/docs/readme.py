@@ -17,6 +17,7 @@ from rlx_xla.lowering.registry import PLATFORMS, coverage
 from rlx_xla.tracing import registry as tracing
 from tests.conformance.harness.table import table as harness_table
 from tests.conformance.jax2onnx.table import table as jax2onnx_table
+from tests.conformance.targets.results import table as targets_table
 from tests.docs.markdown import README, table, with_generated
 
 OPS_PACKAGE = "rlx.ops."
@@ -80,6 +81,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "primitives": primitives,
     "text": text_format,
     "file format": file_format,
+    "targets": targets_table,
     "harness": harness_table,
     "jax2onnx": jax2onnx_table,
 }
