@@ -160,6 +160,25 @@ def _assert_as_good(source: Any, found: Any, exact: Any, way: Way, scores: float
     assert from_found <= from_source + 2 * ulp * scores * steps
 
 
+IN_LAYERS = (
+    "layer_norm by hand", "layer_norm inside a gradient", "jax.nn.log_softmax", "jax.nn.softplus",
+    "softmax in jit", "attention, −1e9", "jax.nn attention, window", "linen attention",
+    "linen.GroupNorm", "loss by take_along_axis", "optax, labels", "one-hot of a table",
+)  # fmt: skip
+"""Ways that go through functions of JAX that are jitted by themselves."""
+
+
+@pytest.mark.parametrize("way", [w for w in ALL_WAYS if w.name in IN_LAYERS], ids=str)
+def test_each_of_many_layers_is_found(way: Way) -> None:
+    """A function that is called often is no wall."""
+    rng = np.random.default_rng()
+    layers = [_arguments(way, rng) for _ in range(4)]
+    with jax.numpy_rank_promotion("allow"):
+        traced = rlx_xla.trace(lambda *given: [way.function(*one) for one in given], *layers)
+    _, report = _found(_source(traced))
+    assert report.counts == {name: 4 * count for name, count in way.counts.items()}
+
+
 @pytest.mark.parametrize("way", ALL_LOOKALIKES, ids=str)
 def test_lookalikes(way: Way) -> None:
     arguments = _arguments(way, np.random.default_rng())
@@ -176,6 +195,8 @@ def test_lookalikes(way: Way) -> None:
 
 
 def test_there_are_enough() -> None:
+    assert len({w.name for w in ALL_WAYS}) == len(ALL_WAYS)
+    assert {*IN_LAYERS} <= {w.name for w in ALL_WAYS}
     assert len([w for w in ALL_WAYS if w.counts]) >= 60
     assert len(ALL_LOOKALIKES) >= 30
 
