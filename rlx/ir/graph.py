@@ -155,7 +155,9 @@ class Graph:
         effects: the last token of each effect chain.
     """
 
-    __slots__ = ("_fingerprint", "_nodes", "effects", "inputs", "name", "outputs", "params")
+    __slots__ = (
+        "_fingerprint", "_inner", "_nodes", "effects", "inputs", "name", "outputs", "params"
+    )  # fmt: skip
 
     name: str
     inputs: tuple[Value, ...]
@@ -184,6 +186,7 @@ class Graph:
         put(self, "outputs", tuple(outputs))
         put(self, "effects", tuple(effects))
         put(self, "_fingerprint", None)
+        put(self, "_inner", None)
         findings: list[str] = []
         roots = (*self.inputs, *self.params, *self.outputs, *self.effects)
         put(self, "_nodes", _topological(roots, findings))
@@ -220,7 +223,11 @@ class Graph:
 
     def all_graphs(self) -> tuple[Graph, ...]:
         """This graph and every distinct graph inside its ops' attributes, inner ones first."""
-        return inner_first(self, lambda graph: True)
+        inner: tuple[Graph, ...] | None = getattr(self, "_inner")  # noqa: B009  slot set in __init__
+        if inner is None:  # asked for by every pass; without this graph, which would hold itself
+            inner = inner_first(self, lambda graph: True)[:-1]
+            object.__setattr__(self, "_inner", inner)
+        return (*inner, self)
 
     @property
     def symbols(self) -> tuple[str, ...]:
