@@ -1,12 +1,17 @@
 """Whole models against ``jax.jit``, with our kernels off and on.
 
-Run with ``python -m tests.benchmarks.bench_models`` for the table. With kernels off the ratio
-shows what passes and lowering rules do; with kernels on, what users see.
+Run with ``python -m tests.benchmarks.bench_models`` for the table, or with names of models and
+dtypes for some of it. With kernels off the ratio shows what passes and lowering rules do; with
+kernels on, what users see. The compile is compared with kernels off: passes, lowering and XLA
+against lowering and XLA.
 """
 
 from __future__ import annotations
 
 import functools
+import statistics
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +27,7 @@ from rlx import tolerances
 from rlx.dtypes import as_dtype
 from tests.benchmarks.bench_host_overhead import repeated
 from tests.benchmarks.models import MODELS
-from tests.benchmarks.timing import Comparison, compare
+from tests.benchmarks.timing import Comparison, Interval, compare, interval
 
 DTYPES = ("float32", "bfloat16")
 
@@ -57,9 +62,13 @@ def _made(model: str, dtype: str) -> Any:
 
 def compiled_for(case: Case) -> Any:
     """The compiled trace."""
+    return _compile(_made(case.model, case.dtype)[0], case)
+
+
+def _compile(traced: Any, case: Case) -> Any:
     policy = rlx.KernelPolicy.PREFER_NATIVE if case.kernels else rlx.KernelPolicy.FORCE_COMMON
     options = rlx.CompileOptions(kernel_dispatch=rlx.KernelDispatch(policy=policy))
-    return rlx.Session("cpu").compile(_made(case.model, case.dtype)[0], options=options)
+    return rlx.Session("cpu").compile(traced, options=options)
 
 
 def measure(case: Case, *, rounds: int = 21) -> Comparison:
@@ -71,6 +80,53 @@ def measure(case: Case, *, rounds: int = 21) -> Comparison:
         *(repeated(c, (params, *inputs)) for c in copies),
     ]
     return compare(str(case), *calls, rounds=rounds, round_seconds=0.01)
+
+
+@dataclass(frozen=True)
+class Compiles:
+    """What compiling one model takes, against ``jax.jit``.
+
+    Attributes:
+        name: of the case.
+        ratio: our compile / theirs, median and range of the rounds.
+        passes: the part of our compile that passes take.
+        seconds: the fastest compile of ours and of theirs.
+    """
+
+    name: str
+    ratio: Interval
+    passes: float
+    seconds: tuple[float, float]
+
+    def __str__(self) -> str:
+        ours, theirs = self.seconds
+        return (
+            f"compile {self.name:<36} {ours:6.2f} s  jax.jit {theirs:6.2f} s  ratio {self.ratio}  "
+            f"passes {self.passes:.1%} of it"
+        )
+
+
+def compiles(case: Case, *, rounds: int = 5) -> Compiles:
+    """Time the compile of the trace, and that of ``jax.jit`` after its trace, in turn."""
+    traced, _, params, inputs = _made(case.model, case.dtype)
+    function, _, _ = MODELS[case.model](jnp.dtype(case.dtype))
+    ours: list[float] = []
+    theirs: list[float] = []
+    shares: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        found = _compile(traced, case)
+        ours.append(time.perf_counter() - start)
+        phases = found.report().phases
+        shares.append((phases["passes"] + phases["legalize"]) / ours[-1])
+        staged = jax.jit(lambda *args: function(*args)).trace(params, *inputs)
+        start = time.perf_counter()
+        staged.lower().compile()
+        theirs.append(time.perf_counter() - start)
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return Compiles(
+        str(case), interval(ratios), statistics.median(shares), (min(ours), min(theirs))
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -96,8 +152,14 @@ def test_models(case: Case, judged: bool, rounds: int) -> None:
 
 def main() -> None:
     """Print the table."""
+    wanted = set(sys.argv[1:])
     for (case,) in CASES:
+        named = {case.model, case.dtype}
+        if wanted and not wanted & named:
+            continue
         print(measure(case), flush=True)
+        if not case.kernels:
+            print(compiles(case), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rlx_xla.models import minilm
+
 Model: TypeAlias = tuple[Callable[..., Any], Any, tuple[Any, ...]]
 
 
@@ -215,10 +217,19 @@ def mamba(dtype: Any, length: int = 128, width: int = 256, state: int = 16) -> M
     return forward, params, (_normal(1, length, width, dtype=dtype),)
 
 
+def mini_lm(dtype: Any) -> Model:
+    """The sentence encoder of ``rlx_xla.models.minilm`` with drawn weights, over four texts."""
+    ids = jnp.asarray(np.random.default_rng(0).integers(1000, 20000, (4, 32)), jnp.int32)
+    mask = jnp.ones((4, 32), jnp.int32)
+    drawn = minilm.MiniLm().init(jax.random.key(0), ids, mask)["params"]
+    return minilm.embed, jax.tree.map(lambda x: x.astype(dtype), drawn), (ids, mask)
+
+
 MODELS: dict[str, Callable[[Any], Model]] = {
     "MLP": lambda dtype: _linen(Mlp(dtype), dtype, _normal(32, 784)),
     "ResNet-like CNN": lambda dtype: _linen(ResNet(dtype), dtype, _normal(1, 96, 96, 3)),
     "MobileNet-like CNN": lambda dtype: _linen(MobileNet(dtype), dtype, _normal(1, 96, 96, 3)),
+    "MiniLM": mini_lm,
     "LSTM": lambda dtype: _linen(Lstm(dtype), dtype, _normal(4, 64, 128)),
     "GPT-like prefill": gpt_prefill,
     "GPT-like decode": gpt_decode,
