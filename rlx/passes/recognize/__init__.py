@@ -12,6 +12,7 @@ from rlx.passes.base import AbstractPass, PassContext
 from rlx.passes.recognize import (
     activations,
     attention,
+    attention_backward,
     groups,
     losses,
     norms,
@@ -32,6 +33,7 @@ STAGES: tuple[tuple[Family, ...], ...] = (
     (
         (scans.TABLE, scans.NEEDS),
         (recurrent.TABLE, recurrent.NEEDS),
+        (attention_backward.TABLE, attention_backward.NEEDS),
         (attention.TABLE, attention.NEEDS),
         (rope.TABLE, rope.NEEDS),
         # Before the other norms, which come near them.

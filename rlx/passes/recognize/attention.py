@@ -79,10 +79,13 @@ def attention(search: Search, node: Node) -> Match | None:
 def _attention(
     search: Search, node: Node, index: int, weights: Value, softmax: SoftmaxOf
 ) -> Match | None:
-    if search.strict:
+    op = node.op
+    assert isinstance(op, DotGeneral)
+    summed = op.lhs_contracting if index == 0 else op.rhs_contracting
+    if search.strict or summed != (softmax.axis,):  # over queries, as in a derivative by v
         return None
     logits = softmax.x
-    scores = _scores(search, node, logits)
+    scores = scores_of(search, node, logits)
     if isinstance(scores, str):
         if scores:
             search.miss(node, "attention", scores)
@@ -92,23 +95,26 @@ def _attention(
     if why:
         search.miss(node, "attention", why)
         return None
-    return _Reading(search, node, index, scores, softmax.axis, logits).match()
+    return Reading(search, node, index, scores, softmax.axis, logits).match()
 
 
 def _unfit(search: Search, node: Node, weights: Value, scores: Scores, value: Value) -> str:
     """Why a product of a softmax cannot be one op; empty where it can."""
     exp = search.behind(weights.node.inputs[0])
+    from rlx.passes.recognize.attention_backward import differentiated
+
     shared = isinstance(exp.node.op, Exp) and search.uses(exp) > 2
-    if shared or search.uses(weights) > 1:
+    alone = differentiated(search, node)
+    if not alone and (shared or search.uses(weights) > 1):
         return "its weights are used elsewhere, by a derivative or as a result"
     first, second = scores.dot.op, node.op
     q, k = scores.dot.value.node.inputs
     assert isinstance(first, DotGeneral)
     assert isinstance(second, DotGeneral)
-    if search.uses(scores.dot.value) > 2:
+    if not alone and search.uses(scores.dot.value) > 2:
         return "its scores are used elsewhere, by a derivative or as a result"
     for op in (first, second):
-        if op.precision != DEFAULT_PRECISION or op.algorithm not in _ALGORITHMS:
+        if not plain_product(op):
             return "its products ask for a precision of their own"
     if len({q.dtype, k.dtype, value.dtype, node.types[0].dtype}) > 1 or q.dtype not in DTYPES:
         found = ", ".join(str(v.type) for v in (q, k, value))
@@ -118,7 +124,14 @@ def _unfit(search: Search, node: Node, weights: Value, scores: Scores, value: Va
     return ""
 
 
-def _scores(search: Search, node: Node, logits: Value) -> Scores | str:
+def plain_product(op: Op) -> bool:
+    """Whether an op is a product that asks for nothing that the composite would not give."""
+    if not isinstance(op, DotGeneral):
+        return False
+    return op.precision == DEFAULT_PRECISION and op.algorithm in _ALGORITHMS
+
+
+def scores_of(search: Search, node: Node, logits: Value) -> Scores | str:
     """Walk from the logits to the product of q and k; a text says what stands between."""
     made = Scores(search.view(logits))
     view = made.dot
@@ -247,7 +260,7 @@ def _capped(search: Search, curve: View, cap: float, made: Scores) -> View | str
 
 
 @final
-class _Reading:
+class Reading:
     """The axes of a match by their roles, and what is built of them."""
 
     def __init__(
@@ -262,7 +275,7 @@ class _Reading:
 
     def match(self) -> Match | None:
         """The match, or None where the axes are not those of attention."""
-        first = self._first()
+        first = self.first()
         if first is None:
             return None
         q, k, query_roles, key_roles = first
@@ -273,7 +286,7 @@ class _Reading:
         layout = layout_of(query_roles)
         return self._build((q, k, v), (query_roles, key_roles, value_roles), layout, result)
 
-    def _first(self) -> tuple[Value, Value, Roles, Roles] | None:
+    def first(self) -> tuple[Value, Value, Roles, Roles] | None:
         """Find q and k with their roles; also where each axis lies in the logits."""
         view = self._scores.dot
         op = view.op
@@ -284,7 +297,7 @@ class _Reading:
         if len(op.lhs_contracting) != 1 or self._key not in view.axes:
             return None
         place = view.axes.index(self._key)
-        self._axis_of: dict[str, int] = {}
+        self.axis_of: dict[str, int] = {}
         if batch <= place < batch + len(left):
             q, k, k_free = rhs, lhs, left
             sides = (op.rhs_batch, op.lhs_batch, op.rhs_contracting[0], op.lhs_contracting[0])
@@ -323,7 +336,7 @@ class _Reading:
         dot_axis["s"] = start + q_free.index(query)
         if group >= 0:
             dot_axis["g"] = start + q_free.index(group)
-        self._axis_of = {role: view.axes[axis] for role, axis in dot_axis.items()}
+        self.axis_of = {role: view.axes[axis] for role, axis in dot_axis.items()}
         q_roles = roles(q_batch, query, group, q_depth)
         return q, k, q_roles, roles(k_batch, k_free[0], -1, k_depth)
 
@@ -343,8 +356,8 @@ class _Reading:
         w_free, v_free = op.lhs_free(weights.rank), op.rhs_free(v.rank)
         if not on_left:
             w_free, v_free = op.rhs_free(weights.rank), op.lhs_free(v.rank)
-        role_of = {axis: role for role, axis in self._axis_of.items() if axis >= 0}
-        units = [r for r, axis in self._axis_of.items() if axis < 0]
+        role_of = {axis: role for role, axis in self.axis_of.items() if axis >= 0}
+        units = [r for r, axis in self.axis_of.items() if axis < 0]
 
         def role(axis: int) -> str:
             return role_of.get(axis, "1")
@@ -352,7 +365,7 @@ class _Reading:
         if len(w_sum) != 1 or role(w_sum[0]) != "t" or len(v_free) != 1:
             return None
         places = {role(w): axis for w, axis in zip(w_batch, v_batch, strict=True)}
-        if set(places) - {"1"} - {r for r in self._axis_of if r[0] in "bh"}:
+        if set(places) - {"1"} - {r for r in self.axis_of if r[0] in "bh"}:
             return None
         wanted = [f"b{n}" for n in range(len(q.batch))] + (["h"] if q.head >= 0 else [])
         missing = [r for r in wanted if r not in places]
@@ -397,8 +410,8 @@ class _Reading:
         for position in (0, 1):
             inner, factor = _unscaled(search, plain[position])
             plain[position], scale = inner, scale * factor
-        kind, window, mask = self._mask(queries, keys)
-        axes = dict(self._axis_of)
+        kind, window, mask = self.mask(queries, keys)
+        axes = dict(self.axis_of)
         rows = "zeros"
         if scores.masks:
             rows = "nan" if scores.fill == -math.inf else "uniform"
@@ -452,7 +465,7 @@ class _Reading:
         read = () if mask is None else tuple(view.value for view, _ in mask)
         return Match(f"attention ({kind.value})", (*plain, *read), build)
 
-    def _mask(
+    def mask(
         self, queries: int, keys: int
     ) -> tuple[MaskKind, int | None, list[tuple[View, bool]] | None]:
         """The kind of mask, its window, and tensors for it."""
@@ -463,7 +476,7 @@ class _Reading:
             return MaskKind.NONE, None, None
         whole = Bounds([], [])
         for view, hides in scores.masks:
-            part = bounds_of(search, view, hides, self._axis_of["s"], self._key)
+            part = bounds_of(search, view, hides, self.axis_of["s"], self._key)
             whole.high += part.high
             whole.low += part.low
             whole.other = whole.other or part.other

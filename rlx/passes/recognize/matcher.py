@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast, final
+from typing import Any, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from rlx.ops.shape import BroadcastInDim, Expand, Reshape, Tile, Transpose
 from rlx.ops.transcendental import Rsqrt, Sqrt
 from rlx.recognition_report import NearMiss
 from rlx.types import Shape
+
+T = TypeVar("T")
 
 MAX_STEPS = 16
 """How many layouts and scalings in a row are looked through."""
@@ -151,9 +153,24 @@ class Search:
         self._graph = graph
         self._uses: Counter[Value] = Counter((*graph.outputs, *graph.effects))
         self._numbers: dict[Value, Any] = {}
+        self._found: dict[Callable[[Search], Any], Any] = {}
         for node in graph.nodes():
             self._uses.update(node.inputs)
             self._learn(node)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes of the graph, in its order."""
+        return tuple(self._graph.nodes())
+
+    def readers(self, value: Value) -> Sequence[Node]:
+        """The nodes that read a value, each once."""
+        return self.once(_readers).get(value, ())
+
+    def once(self, make: Callable[[Search], T]) -> T:
+        """What a function finds in the graph; it is called the first time."""
+        if make not in self._found:
+            self._found[make] = make(self)
+        return self._found[make]
 
     def uses(self, value: Value) -> int:
         """How often a value is read, as a result of the graph too."""
@@ -522,6 +539,14 @@ def shortest(number: float, value: Value) -> float:
     if value.dtype.bits >= 32:
         return float(str(rounded[()]))
     return float(rounded)
+
+
+def _readers(search: Search) -> dict[Value, list[Node]]:
+    found: dict[Value, list[Node]] = {}
+    for node in search.nodes():
+        for value in dict.fromkeys(node.inputs):
+            found.setdefault(value, []).append(node)
+    return found
 
 
 def find(

@@ -56,7 +56,7 @@ def softmax_of(search: Search, value: Value, *, report: Node | None = None) -> S
     exp = search.behind(above)
     if not isinstance(exp.node.op, Exp) or search.behind(total.source) is not exp:
         return None
-    shifted = _shifted(search, exp)
+    shifted = shifted_exp(search, exp)
     why = ""
     if shifted is None:
         why = "its exponentials are taken without subtracting a maximum, so they overflow"
@@ -91,7 +91,7 @@ def _quotient(search: Search, value: Value) -> tuple[Value, Reduced] | None:
     return None
 
 
-def _shifted(search: Search, exp: Value) -> tuple[Value, Reduced] | None:
+def shifted_exp(search: Search, exp: Value) -> tuple[Value, Reduced] | None:
     """Find x and its maximum, of exp(x − max x)."""
     difference = search.behind(exp.node.inputs[0])
     return _centred(search, difference)
@@ -142,7 +142,7 @@ def _of_log_sum_exp(search: Search, node: Node, total: View) -> Match | None:
         if log is None:
             continue
         exp = search.behind(log.source)
-        shifted = _shifted(search, exp) if isinstance(exp.node.op, Exp) else None
+        shifted = shifted_exp(search, exp) if isinstance(exp.node.op, Exp) else None
         if shifted is None:
             guarded = isinstance(exp.node.op, Exp) and _guarded(search, exp) is not None
             if guarded:
@@ -232,7 +232,7 @@ def _logsumexp(search: Search, node: Node, total: Value, added: Value) -> Match 
         return None
     guarded = _guarded(search, exp)
     if guarded is None:
-        plain = _shifted(search, exp)
+        plain = shifted_exp(search, exp)
         if plain is not None and search.innermost(search.view(added)).value is plain[1].value:
             search.miss(node, "logsumexp", "a row of −Inf gives NaN: the maximum stays infinite")
         return None
