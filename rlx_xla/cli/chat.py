@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rlx_xla.cli.generate import Inputs, MaxTokens, Model, Seed, Temperature, TopP, show, speed
+from rlx_xla.cli.generate import (
+    Inputs,
+    MaxTokens,
+    Model,
+    Seed,
+    Temperature,
+    TopP,
+    Weights,
+    show,
+    speed,
+)
 from rlx_xla.cli.group import Device, Traceback
 from rlx_xla.cli.progress import Steps
 
@@ -23,10 +33,11 @@ def chat(
     top_p: TopP = 0.95,
     seed: Seed = 0,
     inputs: Inputs = "int8",
+    weights: Weights = None,
     device: Device = "cpu",
     traceback: Traceback = False,
 ) -> None:
-    """Talk with the language model of a GGUF file, in its own chat format; an empty line ends.
+    """Talk with a language model, in its own chat format; an empty line ends.
 
     Example: rlx-xla chat --system "You answer in one sentence."
     """
@@ -35,7 +46,9 @@ def chat(
     from rlx_xla.generation.sampling import SamplingOptions
 
     steps = Steps()
-    opened = steps.run("open", lambda: LanguageModel(model, device=device, inputs=inputs))
+    opened = steps.run(
+        "open", lambda: LanguageModel(model, device=device, inputs=inputs, weights=weights)
+    )
     options = SamplingOptions(temperature=temperature, top_p=top_p, seed=seed)
     messages = [] if system is None else [{"role": "system", "content": system}]
     chat_prompt(opened.tokenizer, [*messages, {"role": "user", "content": "?"}])  # may refuse

