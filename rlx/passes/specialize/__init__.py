@@ -43,10 +43,12 @@ class Specialize(AbstractPass):
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
         applied: Counter[str] = Counter()
         rules = RULES.get(ctx.platform, ())
-        if ctx.platform == "cpu":
+        # A device that is told which ops it may be given is given no others.
+        free = ctx.platform == "cpu" and not ctx.options.supported_ops
+        if free:
             rules = (*rules, *rows.rules(ctx))
         made = rewrite(graph, *(_counted(rule, applied) for rule in rules))
-        if ctx.platform == "cpu":
+        if free:
             made, written = elementary.write_out(made, strict=ctx.options.strict)
             applied.update(written)
         if ctx.platform == "cpu" and not ctx.options.strict:

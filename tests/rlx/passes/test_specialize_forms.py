@@ -98,6 +98,13 @@ def test_strict_writes_out_only_what_is_exact() -> None:
     assert "rem" not in names(Specialize().run(built("rem"), strict))
 
 
+def test_restricted_ops_stay() -> None:
+    options = CompileOptions(supported_ops=["sin", "dot_general"])
+    restricted = PassContext(options, platform="cpu")
+    for graph in (built("sin"), product(ROWS["a row"], "bf16", "f32")):
+        assert Specialize().run(graph, restricted) is graph
+
+
 def test_the_record_counts_them() -> None:
     ctx = PassContext(platform="cpu")
     Specialize().run(built("sin"), ctx)
