@@ -101,10 +101,7 @@ void DirectScores(const float* q, int64_t q_stride, const T* k, int64_t k_stride
 template <int kM, int kN, typename T>
 void DirectColumns(const float* p, const T* v, int64_t v_stride, int64_t keys, int64_t columns,
                    float* sums, int64_t stride) {
-  V acc[kM][kN];
-  for (int m = 0; m < kM; ++m) {
-    for (int n = 0; n < kN; ++n) acc[m][n] = LoadV(sums + m * stride + n * kW);
-  }
+  V acc[kM][kN] = {};
   const bool whole = columns >= kN * kW;
   for (int64_t j = 0; j < keys; ++j) {
     const T* row = v + j * v_stride;
@@ -118,7 +115,10 @@ void DirectColumns(const float* p, const T* v, int64_t v_stride, int64_t keys, i
     }
   }
   for (int m = 0; m < kM; ++m) {
-    for (int n = 0; n < kN; ++n) StoreV(acc[m][n], sums + m * stride + n * kW);
+    for (int n = 0; n < kN; ++n) {
+      float* to = sums + m * stride + n * kW;
+      StoreV(LoadV(to) + acc[m][n], to);
+    }
   }
 }
 

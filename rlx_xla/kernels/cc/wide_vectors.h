@@ -220,7 +220,7 @@ inline void ProductTile(Factor a, int64_t depth, const float* b, int64_t b_strid
 #pragma GCC unroll 8
   for (int m = 0; m < kM; ++m) {
 #pragma GCC unroll 4
-    for (int n = 0; n < kN; ++n) sums[m][n] = kAdd ? LoadV(c + m * c_stride + n * kW) : V{};
+    for (int n = 0; n < kN; ++n) sums[m][n] = V{};
   }
   for (int64_t k = 0; k < depth; ++k) {
     V factor[kN];
@@ -236,7 +236,10 @@ inline void ProductTile(Factor a, int64_t depth, const float* b, int64_t b_strid
 #pragma GCC unroll 8
   for (int m = 0; m < kM; ++m) {
 #pragma GCC unroll 4
-    for (int n = 0; n < kN; ++n) StoreV(sums[m][n], c + m * c_stride + n * kW);
+    for (int n = 0; n < kN; ++n) {
+      float* to = c + m * c_stride + n * kW;
+      StoreV(kAdd ? LoadV(to) + sums[m][n] : sums[m][n], to);
+    }
   }
 }
 
@@ -263,10 +266,9 @@ inline void ProductColumns(Factor a, int64_t rows, int64_t depth, const float* b
   }
 }
 
-// c[rows, width] = or += a[rows, depth] b[depth, width]; width is a multiple of kW.
 template <bool kAdd>
-void Product(Factor a, int64_t rows, int64_t depth, const float* b, int64_t b_stride, int64_t width,
-             float* c, int64_t c_stride) {
+void ProductOfStretch(Factor a, int64_t rows, int64_t depth, const float* b, int64_t b_stride,
+                      int64_t width, float* c, int64_t c_stride) {
   constexpr int kMost = RLX_WIDE_BYTES == 64 ? 4 : 2;
   int64_t n = 0;
   for (; n + kMost * kW <= width; n += kMost * kW) {
@@ -277,6 +279,20 @@ void Product(Factor a, int64_t rows, int64_t depth, const float* b, int64_t b_st
     n += 2 * kW;
   }
   if (n < width) ProductColumns<1, kAdd>(a, rows, depth, b + n, b_stride, c + n, c_stride);
+}
+
+// c[rows, width] = or += a[rows, depth] b[depth, width]; width is a multiple of kW. Sums are taken
+// of stretches of the depth before they are added up, for the sake of their last bits.
+template <bool kAdd>
+void Product(Factor a, int64_t rows, int64_t depth, const float* b, int64_t b_stride, int64_t width,
+             float* c, int64_t c_stride) {
+  constexpr int64_t kStretch = 16;
+  ProductOfStretch<kAdd>(a, rows, std::min(kStretch, depth), b, b_stride, width, c, c_stride);
+  for (int64_t k = kStretch; k < depth; k += kStretch) {
+    const Factor rest = {a.data + k * a.column, a.row, a.column};
+    ProductOfStretch<true>(rest, rows, std::min(kStretch, depth - k), b + k * b_stride, b_stride,
+                           width, c, c_stride);
+  }
 }
 
 }  // namespace RLX_WIDE
