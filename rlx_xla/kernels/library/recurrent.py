@@ -6,6 +6,7 @@ them into panels once and keeps states and gates in the cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rlx.dtypes import DType
@@ -21,6 +22,10 @@ DTYPES = (DType.F32, DType.BF16, DType.F16)
 MIN_STEPS = 4
 """Fewest steps that make up for turning the weights."""
 
+MAX_WEIGHTS = 2**18 - 1
+"""Most elements of a state's weights that gain: more do not stay in the second-level cache, and
+XLA reads them as fast."""
+
 _PLAIN, _RELU, _LSTM, _GRU = range(4)
 
 
@@ -34,6 +39,9 @@ def _check(op: Recurrent, types: Sequence[TensorType]) -> Supported | Refused:
     steps = x.shape[1]
     if not isinstance(steps, int) or steps < MIN_STEPS:
         return Refused(f"{steps} steps are fewer than {MIN_STEPS}")
+    weights = math.prod(d for d in types[2].shape[1:] if isinstance(d, int))
+    if weights > MAX_WEIGHTS:
+        return Refused(f"weights of {weights} elements are more than {MAX_WEIGHTS}")
     return Supported()
 
 
