@@ -39,7 +39,6 @@ REFUSED = {
         ["all_gather", "all_to_all", "pmax", "pmin", "ppermute", "psum", "reduce_scatter"],
         "other devices would see the padding",
     ),
-    "sharding_constraint": "a padded size may divide among devices where the size does not",
     "conv3d_backward_weight": "its samples hold one image: what is left is the kernel's window",
     "custom": "what it computes is the caller's",
     "external": "what it computes is JAX's",

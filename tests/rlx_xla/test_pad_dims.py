@@ -129,6 +129,12 @@ ONE: dict[str, Callable[[Any], Any]] = {
     "interior padding": lambda x: jax.lax.pad(x, 0.5, ((1, 2, 1),)),
     "gradient of a pool": lambda x: jax.grad(lambda v: jnp.sum(_pooled(v) ** 2))(x),
     "tangent of a pool": lambda x: jax.jvp(_pooled, (x,), (jnp.cos(x),)),
+    "pool of all places in strides": lambda x: jax.lax.reduce_window(
+        x, -jnp.inf, jax.lax.max, (3,), (2,), "SAME"
+    ),
+    "convolution of all places in strides": lambda x: jax.lax.conv_general_dilated(
+        x[None, None], jnp.array([[[1.0, -2.0, 3.0]]]), (2,), "SAME"
+    ),
     "own pool": lambda x: jax.lax.reduce_window(
         x, 0.5, lambda a, b: jnp.maximum(a, b) * 1.0, (3,), (1,), ((1, 1),)
     ),

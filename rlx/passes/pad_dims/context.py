@@ -89,6 +89,18 @@ class Padding:
         limit = self.size(dim)
         return all(dims.evaluate(dim, {name: n}) <= limit for n in range(max(least, 1), most))
 
+    def span(self, dim: Dim) -> tuple[int, int] | None:
+        """Least and greatest size of a dim up to the padded sizes; None where it is not known."""
+        if not isinstance(dim, DimExpr):
+            return dim, dim
+        (name, *others) = dim.polynomial.symbols
+        most = self.sizes[name]
+        if others or most > _MOST_TRIED:
+            return None
+        least = dim.polynomial.symbols[name].lower or 1
+        found = [dims.evaluate(dim, {name: n}) for n in range(max(least, 1), most + 1)]
+        return min(found), max(found)
+
     def shape(self, shape: Sequence[Dim]) -> tuple[int, ...]:
         """Padded sizes of dims."""
         return tuple(self.size(d) for d in shape)

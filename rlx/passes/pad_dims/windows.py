@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from rlx.ir.graph import Node, Value, make_node
+from rlx.ir.operators import broadcast_to, constant
 from rlx.ops.convolution import ConvGeneralDilated
+from rlx.ops.indexing import DynamicUpdateSlice
 from rlx.ops.pooling import (
     ReduceWindow,
     ReduceWindowGeneral,
@@ -20,6 +22,7 @@ from rlx.ops.pooling import (
 from rlx.ops.reduction.numbers import highest, lowest
 from rlx.passes.pad_dims.context import Padding, Results, pads
 from rlx.passes.pad_dims.layout import Axis, Padded, Refusal, combined, plain
+from rlx.types import Dim
 
 
 @pads(ConvGeneralDilated)
@@ -44,10 +47,13 @@ def convolution(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
     axes[op.out_spec[0]] = lhs.axes[batch]
     axes[op.out_spec[1]] = rhs.axes[out]
     moving = [p for p in places if lhs.is_padded(p)]
-    for number, place in enumerate(places):
-        low, high = op.padding[number]
-        if place in moving and not (isinstance(low, int) and isinstance(high, int)):
-            return Refusal("the padding of the convolution depends on a size")
+    moved = {
+        p: number
+        for number, p in enumerate(places)
+        if p in moving and not isinstance(op.padding[number][0], int)
+    }
+    if any(op.lhs_dilation[number] != 1 for number in moved.values()):
+        return Refusal("the padding of the convolution depends on a size")
     clash = lhs.clashing(moving)
     if clash is not None:
         return clash
@@ -55,7 +61,15 @@ def convolution(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
         lhs, rhs = _with_axis(lhs, feature, summed), _with_axis(rhs, into, summed)
     left = ctx.filled(lhs, [*moving, *([] if grouped else [feature])], _zero(lhs.value))
     right = rhs.value if grouped else ctx.filled(rhs, [into], _zero(rhs.value))
-    return ctx.remade(node, [left, right], axes)
+    padding = list(op.padding)
+    for place, number in moved.items():
+        extent = (ctx.size(rhs.shape[window[number]]) - 1) * op.rhs_dilation[number] + 1
+        last = (ctx.size(shape[op.out_spec[2 + number]]) - 1) * op.window_strides[number]
+        found = _begun(ctx, left, place, op.padding[number][0], last + extent, _zero(left))
+        if isinstance(found, Refusal):
+            return found
+        left, padding[number] = found
+    return ctx.remade(node, [left, right], axes, ctx.bound(op.replace(padding=tuple(padding))))
 
 
 @pads(ReduceWindow)
@@ -70,11 +84,22 @@ def reduce_window(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results
         WindowKind.MAX: lowest(dtype),
         WindowKind.MIN: highest(dtype),
     }[op.kind]
-    found = _windows(op, node, inputs)
+    found = _windows(op, node, inputs, shifts=True)
     if isinstance(found, Refusal):
         return found
     axes, moving = found
-    return ctx.remade(node, [ctx.filled(x, moving, identity)], axes)
+    value, padding = ctx.filled(x, moving, identity), list(op.padding)
+    for axis in moving:
+        low = op.padding[axis][0]
+        if isinstance(low, int):
+            continue
+        extent = (op.window_dimensions[axis] - 1) * op.window_dilation[axis] + 1
+        last = (ctx.size(node.types[0].shape[axis]) - 1) * op.window_strides[axis]
+        begun = _begun(ctx, value, axis, low, last + extent, identity)
+        if isinstance(begun, Refusal):
+            return begun
+        value, padding[axis] = begun
+    return ctx.remade(node, [value], axes, ctx.bound(op.replace(padding=tuple(padding))))
 
 
 @pads(ReduceWindowGeneral)
@@ -138,8 +163,32 @@ def select_and_scatter_add(ctx: Padding, node: Node, inputs: Sequence[Padded]) -
     return ctx.results(node, made.results, [axes])
 
 
+def _begun(
+    ctx: Padding, value: Value, axis: int, low: Dim, seen: int, identity: Any
+) -> tuple[Value, tuple[int, int]] | Refusal:
+    """A value whose windows begin where they begin without padding, and their new padding.
+
+    Args:
+        ctx: the graph.
+        value: with what does not count in its padding.
+        axis: that windows move along.
+        low: how far before the first element the first window begins: another for each size.
+        seen: places of the axis that windows see, padding included.
+        identity: what does not count.
+    """
+    span = ctx.span(low)
+    if span is None or span[0] < 0:
+        return Refusal(f"the windows of axis {axis} depend on its size")
+    sizes = list(cast("tuple[int, ...]", tuple(value.type.shape)))
+    sizes[axis] += span[1]
+    wide = broadcast_to(constant(identity), tuple(sizes))
+    starts: list[Value] = [constant(0)] * len(sizes)
+    starts[axis] = ctx.number(low)
+    return DynamicUpdateSlice()(wide, value, *starts), (0, seen - sizes[axis])
+
+
 def _windows(
-    op: Any, node: Node, inputs: Sequence[Padded]
+    op: Any, node: Node, inputs: Sequence[Padded], *, shifts: bool = False
 ) -> tuple[list[Axis], list[int]] | Refusal:
     """Layout of what windows give, and the padded axes that they move along.
 
@@ -147,6 +196,7 @@ def _windows(
         op: one with ``window_dimensions``, ``window_strides``, ``padding`` and ``base_dilation``.
         node: the op's.
         inputs: arrays of one shape.
+        shifts: the first window may begin elsewhere at other sizes.
     """
     axes: list[Axis] = []
     moving: list[int] = []
@@ -160,7 +210,8 @@ def _windows(
         axes.append((dim,))
         if not inputs[0].is_padded(axis):
             continue
-        if not all(isinstance(n, int) for n in op.padding[axis]):
+        low = op.padding[axis][0]
+        if not isinstance(low, int) and not (shifts and op.base_dilation[axis] == 1):
             return Refusal(f"the windows of axis {axis} depend on its size")
         moving.append(axis)
     for x in inputs:
