@@ -14,13 +14,25 @@ namespace {
 using rlx::MatmulShape;
 using rlx::Tensor;
 
-// Calls f with a null pointer of x's type.
-template <typename F>
-void WithX(const rlx::Call& call, const Tensor& x, const F& f) {
+// y of x and weights. Sixteen-bit numbers are widened before and rounded after: one product for
+// each kind of weights keeps the library small.
+template <typename Weights>
+void Run(const rlx::Call& call, const MatmulShape& shape, const Tensor& x, const Weights& weights,
+         const Tensor& y) {
+  const auto of = [&](int64_t) { return weights; };
+  const auto sixteen = [&](auto* type) {
+    using X = std::remove_pointer_t<decltype(type)>;
+    const rlx::Scratch<float> wide(x.size());
+    const rlx::Scratch<float> made(y.size());
+    rlx::matmul::WidenRow(x.As<const X>(), x.size(), /*ahead=*/0, wide.get());
+    rlx::Product(call, shape, static_cast<const float*>(wide.get()), of, made.get());
+    rlx::matmul::NarrowRow(made.get(), y.size(), y.As<X>());
+  };
   switch (x.dtype) {
-    case XLA_FFI_DataType_F32: return f(static_cast<float*>(nullptr));
-    case XLA_FFI_DataType_BF16: return f(static_cast<rlx::Bf16*>(nullptr));
-    case XLA_FFI_DataType_F16: return f(static_cast<rlx::F16*>(nullptr));
+    case XLA_FFI_DataType_F32:
+      return rlx::Product(call, shape, x.As<const float>(), of, y.As<float>());
+    case XLA_FFI_DataType_BF16: return sixteen(static_cast<rlx::Bf16*>(nullptr));
+    case XLA_FFI_DataType_F16: return sixteen(static_cast<rlx::F16*>(nullptr));
     default:
       rlx::InvalidArgument(call.name() + ": x must be f32, bf16 or f16; got element type " +
                            std::to_string(x.dtype) + " (numbers of xla::PrimitiveType).");
@@ -52,10 +64,7 @@ void RunBlocks(const rlx::Call& call) {
   const int64_t k = weight.dim(1) / Block::kBytes * Block::kElements;
   const MatmulShape shape = ShapeOf(call, x, y, k, weight.dim(0), /*by_rows=*/true);
   const rlx::blocks::RowsOfBlocks<Block> weights = {weight.As<const uint8_t>(), k};
-  WithX(call, x, [&](auto* type) {
-    using X = std::remove_pointer_t<decltype(type)>;
-    rlx::Product(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
-  });
+  Run(call, shape, x, weights, y);
 }
 
 void BlocksHandler(const rlx::Call& call) {
@@ -115,10 +124,7 @@ void CodesHandler(const rlx::Call& call) {
   const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/false);
   const rlx::blocks::ColumnsOfCodes<kNibbles> weights = {
       codes.As<const uint8_t>(), scale.As<const float>(), zero, block, n};
-  WithX(call, x, [&](auto* type) {
-    using X = std::remove_pointer_t<decltype(type)>;
-    rlx::Product(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
-  });
+  Run(call, shape, x, weights, y);
 }
 
 template <rlx::blocks::Byte kByte>
@@ -145,10 +151,7 @@ void BytesHandler(const rlx::Call& call) {
   }
   const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/false);
   const rlx::blocks::ColumnsOfBytes<kByte> weights = {codes.As<const uint8_t>(), scale, n};
-  WithX(call, x, [&](auto* type) {
-    using X = std::remove_pointer_t<decltype(type)>;
-    rlx::Product(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
-  });
+  Run(call, shape, x, weights, y);
 }
 
 void Nvfp4Handler(const rlx::Call& call) {
@@ -179,10 +182,7 @@ void Nvfp4Handler(const rlx::Call& call) {
   const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/false);
   const rlx::blocks::ColumnsOfNvfp4 weights = {codes.As<const uint8_t>(),
                                                scale.As<const uint8_t>(), whole, n};
-  WithX(call, x, [&](auto* type) {
-    using X = std::remove_pointer_t<decltype(type)>;
-    rlx::Product(call, shape, x.As<const X>(), [&](int64_t) { return weights; }, y.As<X>());
-  });
+  Run(call, shape, x, weights, y);
 }
 
 }  // namespace
