@@ -1,0 +1,163 @@
+"""The kernels of recurrences: what reaches them, transformations, refusals, handlers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx.dtypes import as_dtype
+from rlx.ir.op import Op
+from rlx.ops.sequence import GatedDeltaNet, Gru, Lstm, Rnn, SelectiveScan
+from rlx.types import TensorType, as_type
+from rlx_xla.kernels import ffi
+from rlx_xla.kernels.base import Refused
+from rlx_xla.kernels.select import kernels_for
+
+
+@pytest.fixture(autouse=True)
+def _library() -> None:
+    library = ffi.load()
+    if isinstance(library, ffi.Unavailable):
+        pytest.skip(library.reason)
+
+
+def _draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.uniform(-0.5, 0.5, shape).astype(np.float32)
+
+
+def _arrays(kind: type[Op], rng: np.random.Generator) -> tuple[Op, list[np.ndarray]]:
+    """An op with inputs, the same sizes for each kind."""
+    if kind is SelectiveScan:
+        x, delta, b, c = (_draw(rng, 2, 9, n) for n in (5, 5, 3, 3))
+        return SelectiveScan(state_size=3), [x, abs(delta), -abs(_draw(rng, 5, 3)), b, c]
+    if kind is GatedDeltaNet:
+        q, k, v = (_draw(rng, 2, 9, 2, 4) for _ in "qkv")
+        g, beta = -abs(_draw(rng, 2, 9, 2)), abs(_draw(rng, 2, 9, 2))
+        return GatedDeltaNet(state_size=4), [q, k, v, g, beta]
+    rows = {Lstm: 4, Gru: 3, Rnn: 1}[kind] * 6
+    biases = [_draw(rng, 1, rows) for _ in range(2 if kind is Gru else 1)]
+    weights = [_draw(rng, rows * 5), _draw(rng, 1, rows, 6)]
+    return kind(hidden_size=6), [_draw(rng, 2, 9, 5), *weights, *biases]
+
+
+def _graph(op: Op, arrays: list[np.ndarray]) -> rlx.Graph:
+    b = rlx.GraphBuilder("recurrence")
+    types = [TensorType(as_dtype(a.dtype), a.shape) for a in arrays]
+    return b.build(op(*(b.input(f"x{i}", t) for i, t in enumerate(types))))
+
+
+KINDS = (SelectiveScan, GatedDeltaNet, Lstm, Gru, Rnn)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_jit_vmap_scan_and_grad(kind: type[Op], rng: np.random.Generator) -> None:
+    op, arrays = _arrays(kind, rng)
+    function = rlx_xla.to_jax(_graph(op, arrays))
+    given = [jnp.asarray(a) for a in arrays]
+
+    def scanned(*args: jax.Array) -> jax.Array:
+        def step(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return x + function(x, *args[1:])[0].sum(), None
+
+        return jax.lax.scan(step, args[0], None, 2)[0]
+
+    forms = (function, jax.vmap(function), scanned, jax.grad(lambda *a: function(*a)[0].sum()))
+    for number, form in enumerate(forms):
+        args = [jnp.stack([a, a * 0.5]) for a in given] if number == 1 else given
+        ours = rlx_xla.jit(form)
+        found, wanted = jax.tree.leaves(ours(*args)), jax.tree.leaves(jax.jit(form)(*args))
+        for got, want in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        if number in (0, 2):  # a batch of weights, and a derivative, are other ops
+            kernels = {c.implementation for c in ours.report().choices if c.kind == "kernel"}
+            assert f"{op.op_name}.cpu.ffi" in kernels
+
+
+def test_a_scan_of_an_unmodified_model_runs_the_kernel(rng: np.random.Generator) -> None:
+    def mamba(x: jax.Array, delta: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array) -> Any:
+        def step(h: jax.Array, now: Any) -> Any:
+            x_t, d_t, b_t, c_t = now
+            h = jnp.exp(d_t[..., None] * a[None]) * h + (d_t * x_t)[..., None] * b_t[:, None, :]
+            return h, jnp.einsum("bhn,bn->bh", h, c_t)
+
+        first = jnp.zeros((x.shape[0], *a.shape))
+        moved = [jnp.moveaxis(v, 1, 0) for v in (x, delta, b, c)]
+        return jnp.moveaxis(jax.lax.scan(step, first, moved)[1], 0, 1)
+
+    _, arrays = _arrays(SelectiveScan, rng)
+    ours = rlx_xla.jit(mamba)
+    np.testing.assert_allclose(ours(*arrays), jax.jit(mamba)(*arrays), rtol=1e-5, atol=1e-6)
+    assert "selective_scan.cpu.ffi" in {c.implementation for c in ours.report().kernels}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"),
+    [
+        (SelectiveScan, ("f32[", "f64["), "x is f64, and f32, bf16 and f16 are taken"),
+        (SelectiveScan, ("f32[2, 9,", "f32[2, s,"), "f32[2, s, 5] is not static"),
+        (SelectiveScan, ("f32[2, 9,", "f32[2, 1,"), "1 steps are fewer than 2"),
+        (GatedDeltaNet, ("f32[", "f64["), "q is f64, and f32, bf16 and f16 are taken"),
+        (GatedDeltaNet, ("f32[2, 9,", "f32[b, 9,"), "f32[b, 9, 2, 4] is not static"),
+        (Lstm, ("f32[", "f64["), "x is f64, and f32, bf16 and f16 are taken"),
+        (Gru, ("f32[2, 9,", "f32[b, 9,"), "f32[b, 9, 5] is not static"),
+        (Rnn, ("f32[2, 9,", "f32[2, 3,"), "3 steps are fewer than 4"),
+    ],
+)
+def test_what_the_kernels_do_not_take(
+    kind: type[Op], change: tuple[str, str], reason: str, rng: np.random.Generator
+) -> None:
+    op, arrays = _arrays(kind, rng)
+    (kernel,) = kernels_for(kind, "cpu")
+    types = [str(TensorType(as_dtype(a.dtype), a.shape)).replace(*change) for a in arrays]
+    assert kernel.supports(op, [as_type(t) for t in types], "cpu") == Refused(reason)
+
+
+def test_weights_that_leave_the_cache_are_left_to_xla() -> None:
+    types = ["f32[1, 9, 5]", "f32[10240]", "f32[1, 2048, 512]", "f32[1, 2048]"]
+    (kernel,) = kernels_for(Lstm, "cpu")
+    verdict = kernel.supports(Lstm(hidden_size=512), [as_type(t) for t in types], "cpu")
+    assert verdict == Refused("weights of 1048576 elements are more than 262143")
+
+
+NETWORK: dict[str, Any] = {
+    "kind": np.int64(2), "hidden_size": np.int64(6), "num_layers": np.int64(1),
+    "bidirectional": np.bool_(False), "carry": np.bool_(False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("symbol", "kind", "attributes", "operand", "message"),
+    [
+        ("rlx_selective_scan_f32_cpu", SelectiveScan, {}, 2, r"a \[H, N\], b and c"),
+        ("rlx_selective_scan_f32_cpu", SelectiveScan, {}, 4, r"got \[2, 9, 5\]"),
+        ("rlx_gated_delta_net_f32_cpu", GatedDeltaNet, {}, 1, r"q, k and v \[B, S, H, N\]"),
+        ("rlx_gated_delta_net_f32_cpu", GatedDeltaNet, {}, 3, "are required; got"),
+        ("rlx_recurrent_f32_cpu", Lstm, NETWORK, 1, "1 layers of 6 units in 1 directions"),
+        ("rlx_recurrent_f32_cpu", Lstm, NETWORK, 3, "1 layers of 6 units in 1 directions"),
+        ("rlx_recurrent_f32_cpu", Lstm, {**NETWORK, "kind": np.int64(4)}, -1, "kind from 0 to 3"),
+        ("rlx_recurrent_f32_cpu", Lstm, {**NETWORK, "num_layers": np.int64(0)}, -1, "got 2, 6 and"),
+    ],
+)
+def test_the_handlers_check_their_calls(
+    symbol: str,
+    kind: type[Op],
+    attributes: dict[str, Any],
+    operand: int,
+    message: str,
+    rng: np.random.Generator,
+) -> None:
+    library = ffi.load()
+    assert not isinstance(library, ffi.Unavailable)
+    op, arrays = _arrays(kind, rng)
+    result = op.infer(*(TensorType(as_dtype(a.dtype), a.shape) for a in arrays))
+    if operand >= 0:
+        arrays[operand] = arrays[operand][..., :-1]
+    call = jax.ffi.ffi_call(library.target(symbol), jax.ShapeDtypeStruct(result.shape, jnp.float32))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"{symbol}: .*{message}"):
+        jax.block_until_ready(jax.jit(lambda *a: call(*a, **attributes))(*arrays))
