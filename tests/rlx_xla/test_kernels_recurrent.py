@@ -43,7 +43,8 @@ def _arrays(kind: type[Op], rng: np.random.Generator) -> tuple[Op, list[np.ndarr
     rows = {Lstm: 4, Gru: 3, Rnn: 1}[kind] * 6
     biases = [_draw(rng, 1, rows) for _ in range(2 if kind is Gru else 1)]
     weights = [_draw(rng, rows * 5), _draw(rng, 1, rows, 6)]
-    return kind(hidden_size=6), [_draw(rng, 2, 9, 5), *weights, *biases]
+    network: Any = kind
+    return network(hidden_size=6), [_draw(rng, 2, 9, 5), *weights, *biases]
 
 
 def _graph(op: Op, arrays: list[np.ndarray]) -> rlx.Graph:
