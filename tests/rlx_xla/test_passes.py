@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import rlx
 import rlx_xla
@@ -63,3 +67,25 @@ def test_validation_accepts_the_pipeline_on_a_traced_network() -> None:
         rlx_xla.trace(network, *args), options=rlx.CompileOptions(validate=True)
     )
     np.testing.assert_allclose(compiled(*args), jax.jit(network)(*args), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("reduce", [jnp.max, jnp.min])
+def test_extremes_keep_nan(
+    reduce: Callable[..., Any], axis: int | None, dtype: Any, rng: np.random.Generator
+) -> None:
+    """XLA's CPU drops it in arrays of this size, under ``jax.jit`` too (seen in jax 0.10)."""
+    x = jnp.asarray(rng.standard_normal((64, 65)), dtype)
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: reduce(x, axis), x))
+    place = tuple(int(rng.integers(size)) for size in x.shape)
+    for value in (x, x.at[place].set(jnp.nan), x.at[place].set(jnp.inf)):
+        found = np.asarray(compiled(value), np.float64)
+        wanted = getattr(np, reduce.__name__)(np.asarray(value, np.float64), axis)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_recognised_softmax_keeps_its_plain_maximum() -> None:
+    x = jnp.ones((64, 65))
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(jax.nn.softmax, x))
+    assert "stablehlo.or" not in compiled.stablehlo()

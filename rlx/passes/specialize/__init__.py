@@ -10,7 +10,7 @@ from typing import ClassVar, final
 from rlx.ir.graph import Graph, Node
 from rlx.ir.rewrite import Rewritten, Rule, rewrite
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.specialize import convolution, elementary, products, rows, scaled, top_k
+from rlx.passes.specialize import convolution, elementary, extremes, products, rows, scaled, top_k
 from rlx.passes.specialize.widen import widen_chains
 
 RULES: dict[str, tuple[Rule, ...]] = {
@@ -51,6 +51,8 @@ class Specialize(AbstractPass):
         if free:
             made, written = elementary.write_out(made, strict=ctx.options.strict)
             applied.update(written)
+            made, asked = extremes.keep_nan(made)
+            applied.update(asked)
         if ctx.platform == "cpu" and not ctx.options.strict:
             made, widened = widen_chains(made)
             if widened:

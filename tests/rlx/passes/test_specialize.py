@@ -12,12 +12,14 @@ from rlx.dtypes import DType
 from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value
 from rlx.ir.interpret import interpret
+from rlx.ir.op import Op
 from rlx.ir.text_parse import parse
 from rlx.ops.activation import Gelu
 from rlx.ops.arithmetic import Floor
 from rlx.ops.compare import Compare, Direction, Select
 from rlx.ops.convolution import Conv, ConvGeneralDilated
 from rlx.ops.quantized import ScaledMatmul, ScaledQuantize, ScaledQuantScale
+from rlx.ops.reduction import ReduceMax, ReduceMin
 from rlx.ops.sorting import TopK, TopNan
 from rlx.options.compile import CompileOptions
 from rlx.passes import PassContext, Specialize
@@ -347,3 +349,25 @@ def test_scaled_products_without_hardware_stay(form: str, layout: str) -> None:
     op = ScaledMatmul(lhs_format=form, rhs_format=form, layout=layout)
     graph = b.build(op(codes, codes, scale, scale))
     assert Specialize().run(graph, PassContext(platform="cuda")) is graph
+
+
+@pytest.mark.parametrize("op", [ReduceMax(axes=(1,)), ReduceMin(axes=(0, 1))])
+def test_extremes_ask_for_nan(op: Op, rng: np.random.Generator) -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType(DType.F32, (40, 33)))
+    graph = b.build(op(x))
+    made = Specialize().run(graph, CPU)
+    assert "reduce_or" in names(made)
+    feed = rng.standard_normal((40, 33)).astype(np.float32)
+    feed[3, 4] = np.nan
+    (before,), (after,) = (interpret(g, {"x": feed}) for g in (graph, made))
+    np.testing.assert_array_equal(before, after)
+    assert np.isnan(after).sum() == 1
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(DType.I32, 4096), (DType.F32, 8)])
+def test_extremes_of_integers_and_of_few_stay(dtype: DType, rows: int) -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType(dtype, (rows, 65)))
+    graph = b.build(ReduceMax(axes=(1,))(x))
+    assert Specialize().run(graph, CPU) is graph
