@@ -15,6 +15,7 @@
 #include <limits>
 
 #include "blocks.h"
+#include "dequant_int8_vnni.h"
 #include "parallel.h"
 #include "scratch.h"
 
@@ -231,6 +232,24 @@ void RowTile(const uint8_t* row, int64_t k, const Rounded* x, float* y, int64_t 
   for (int m = 0; m < kX; ++m) y[m * stride] = Total(acc[m]) + rest[m];
 }
 
+// y[m * stride + j - begin] for kX rows of x and those of the weight from begin to end.
+template <typename Block, int kX>
+void Rows(const uint8_t* weight, int64_t begin, int64_t end, int64_t k, const Rounded* x, float* y,
+          int64_t stride) {
+  const int64_t row_bytes = k / Block::kElements * Block::kBytes;
+  int64_t j = begin;
+#if defined(__x86_64__)
+  if constexpr (TwoBlocks<Block>::kHas) {
+    if (HasVnni()) {
+      for (; j + 4 <= end; j += 4) {
+        FourRows<Block, kX>(weight + j * row_bytes, k, x, y + j - begin, stride);
+      }
+    }
+  }
+#endif
+  for (; j < end; ++j) RowTile<Block, kX>(weight + j * row_bytes, k, x, y + j - begin, stride);
+}
+
 constexpr int64_t kRows = 4;
 constexpr int64_t kGrain = 1 << 17;  // products that are worth a piece of their own
 
@@ -239,7 +258,6 @@ template <typename Block, typename Pool, typename T>
 void Matmul(const Pool& pool, const T* x, int64_t rows, int64_t k, const uint8_t* weight, int64_t n,
             T* y) {
   const int64_t groups = k / kGroup;
-  const int64_t row_bytes = k / Block::kElements * Block::kBytes;
   const Scratch<int8_t> codes(rows * k);
   const Scratch<float> scales(rows * groups);
   const Scratch<float> sums(rows * groups);
@@ -265,15 +283,12 @@ void Matmul(const Pool& pool, const T* x, int64_t rows, int64_t k, const uint8_t
       const int64_t count = std::min(kRows, rows - first);
       Rounded tile[kRows] = {};
       for (int64_t m = 0; m < count; ++m) tile[m] = of(first + m);
-      for (int64_t j = begin; j < end; ++j) {
-        const uint8_t* row = weight + j * row_bytes;
-        float* to = made.get() + first * n + j;
-        switch (count) {
-          case 1: RowTile<Block, 1>(row, k, tile, to, n); break;
-          case 2: RowTile<Block, 2>(row, k, tile, to, n); break;
-          case 3: RowTile<Block, 3>(row, k, tile, to, n); break;
-          default: RowTile<Block, 4>(row, k, tile, to, n); break;
-        }
+      float* to = made.get() + first * n + begin;
+      switch (count) {
+        case 1: Rows<Block, 1>(weight, begin, end, k, tile, to, n); break;
+        case 2: Rows<Block, 2>(weight, begin, end, k, tile, to, n); break;
+        case 3: Rows<Block, 3>(weight, begin, end, k, tile, to, n); break;
+        default: Rows<Block, 4>(weight, begin, end, k, tile, to, n); break;
       }
     }
     for (int64_t m = 0; m < rows; ++m) {

@@ -214,6 +214,12 @@ inline void SumsOfLanes(const F* v, float* out) {
 #endif
 }
 
+// Whether weights have Dot(row, rows, col, count, x, sums).
+template <typename Weights, typename = void>
+inline constexpr bool HasDot = false;
+template <typename Weights>
+inline constexpr bool HasDot<Weights, std::void_t<decltype(&Weights::Dot)>> = true;
+
 // y[m * y_stride + n] for n in [begin, end), of x[rows, k] whose rows are padded to a multiple of
 // 8 by zeros.
 template <typename Weights, typename Out>
@@ -233,6 +239,9 @@ void ByRows(const Weights& w, int64_t begin, int64_t end, int64_t k, const float
     }
     for (; at < k; at += kRowDepth) {
       const int64_t depth = std::min(kRowDepth, k - at);
+      if constexpr (HasDot<Weights>) {
+        if (rows == 1 && w.Dot(n, width, at, depth, x + at, sums.get())) continue;
+      }
       const Tile<float> tile = w.Get(n, width, at, depth, kWide, buffer, kRowDepth, kRowDepth);
       DotRows(tile, width, x + at, x_stride, rows, RoundUp(depth, kWide), sums.get());
     }
