@@ -220,6 +220,7 @@ void RowTile(const uint8_t* row, int64_t k, const Rounded* x, float* y, int64_t 
   int64_t at = 0;
   for (int64_t i = 0; i < k; i += Block::kElements, row += Block::kBytes) {
     __builtin_prefetch(row + 1024);
+#pragma GCC unroll 8
     for (int g = 0; g < kGroups; ++g, ++at) {
       const Unit w = Block::Get(row, g);
       for (int m = 0; m < kX; ++m) {
