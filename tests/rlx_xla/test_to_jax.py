@@ -101,6 +101,8 @@ def test_every_op_has_a_way_back() -> None:
 
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_samples_run_and_come_back(name: str) -> None:
+    if all_ops()[name].__module__.startswith("rlx.ops.collective"):
+        pytest.skip("needs a mesh around it: tests/rlx_xla/test_sharding.py")
     samples = [s for s in TABLE[name] if s.xla]
     chosen = np.random.default_rng(len(name)).permutation(len(samples))[:2]
     for index in chosen:
