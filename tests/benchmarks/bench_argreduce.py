@@ -21,7 +21,7 @@ from tests.benchmarks.timing import Comparison, compare
 LARGE = ((64, 65), (1, 50_000), (4096, 1024))
 CASES = [
     (dtype, shape)
-    for dtype, least in MIN_COLS.items()
+    for dtype, least in ((dtype, bound.value) for dtype, bound in MIN_COLS.items())
     for shape in ((1, least), (1024, least), (20_000, least), *LARGE)
     if shape[1] >= least
 ]
