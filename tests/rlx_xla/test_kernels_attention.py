@@ -284,3 +284,25 @@ def test_the_handler_of_gradients_checks_its_call() -> None:
         program = jax.jit(lambda *a, w=wrt, c=call: c(*a, **GOOD, wrt=np.int64(w)))
         with pytest.raises(jax.errors.JaxRuntimeError, match="wrt from 0 to 4, results of"):
             jax.block_until_ready(program(x, x, x, x))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("heads", [1, 8])
+def test_gradients_are_found_whatever_axes_have_size_1(
+    batch: int, heads: int, rng: np.random.Generator
+) -> None:
+    arrays = [jnp.asarray(rng.standard_normal((batch, 192, heads, 32)), jnp.float32)] * 4
+
+    def loss(q: Any, k: Any, v: Any, dy: Any) -> Any:
+        return (jax.nn.dot_product_attention(q, k, v, is_causal=True) * dy).sum()
+
+    gradient = jax.grad(loss, (0, 1, 2))
+    q, k, v, dy = (x + jnp.float32(i) / 7 for i, x in enumerate(arrays))
+    fast = rlx_xla.jit(gradient)
+    found = fast(q, k, v, dy)
+    kernels = [choice.implementation for choice in fast.report().kernels]
+    assert kernels == ["attention_backward_all.cpu.ffi"]
+    for mine, theirs in zip(found, jax.jit(gradient)(q, k, v, dy), strict=True):
+        np.testing.assert_allclose(
+            mine, theirs, rtol=2e-4, atol=2e-5 * float(jnp.abs(theirs).max())
+        )

@@ -170,6 +170,7 @@ def _take(search: Search, cluster: Cluster, node: Node, side: int, soft: Softene
     batch, summed = (
         (op.lhs_batch, op.lhs_contracting) if side == 0 else (op.rhs_batch, op.rhs_contracting)
     )
+    _exchange_ones(mine, node.inputs[side], summed)
     contracted = [mine[axis] for axis in summed]
     free = [mine[axis] for axis in range(len(mine)) if axis not in (*batch, *summed)]
     order = [*free, "d"] if side == 0 else ["d", *free]
@@ -201,6 +202,15 @@ def _completed(names: list[str], value: Value, every: Sequence[str]) -> list[str
         if not name:
             names[axis] = next(missing, "") if value.shape[axis] == 1 else ""
     return None if "" in names else names
+
+
+def _exchange_ones(names: list[str], value: Value, summed: Sequence[int]) -> None:
+    """Let a summed axis of size 1 be the group of heads: which axis of size 1 is which is free."""
+    ones = [axis for axis in range(len(names)) if value.shape[axis] == 1]
+    groups = [axis for axis in ones if names[axis] == "g" and axis not in summed]
+    others = [axis for axis in ones if axis in summed and names[axis] not in ("g", "s", "t")]
+    for group, other in zip(groups, others, strict=False):
+        names[group], names[other] = names[other], names[group]
 
 
 def _upstream(search: Search, cluster: Cluster, product: Atom, role_of: dict[int, str]) -> bool:
