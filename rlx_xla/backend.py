@@ -150,7 +150,7 @@ class XlaExecutable(AbstractExecutable):
         leaves = (*graph.inputs, *graph.params)
         fed = options.resident
         donated = (signature.donated | options.donate).difference(fed)
-        asked = flags_for(graph, backend.platform, options.compiler_options)
+        asked = flags_for(graph, backend.platform, options)
         self.decisions = (*map(str, asked), *_bounds_taken(lir, backend.platform))
         flags = {
             **(_STRICT if options.strict else {}),

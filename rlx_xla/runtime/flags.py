@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 from rlx.ir.graph import Graph, Node
 from rlx.ops.dot import DotGeneral
+from rlx.options.compile import CompileOptions
+from rlx.passes.specialize.scaled import asks_for_f32_sums
 
 _NO_TRITON = "xla_gpu_enable_triton_gemm"
 
@@ -31,15 +32,15 @@ class Flag:
         return f"{self.name}={self.value}: {self.reason}"
 
 
-def flags_for(graph: Graph, platform: str, chosen: Mapping[str, object]) -> tuple[Flag, ...]:
+def flags_for(graph: Graph, platform: str, options: CompileOptions) -> tuple[Flag, ...]:
     """The flags for a graph on a platform; what the user has chosen is left alone.
 
     Args:
         graph: after all passes, static.
         platform: ``cpu``, ``cuda``, ``rocm`` or ``tpu``.
-        chosen: ``CompileOptions.compiler_options``.
+        options: of the compile.
     """
-    if platform != "cuda" or _NO_TRITON in chosen:
+    if platform != "cuda" or _NO_TRITON in options.compiler_options or asks_for_f32_sums(options):
         return ()
     products = [
         node

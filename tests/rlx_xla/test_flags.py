@@ -11,6 +11,8 @@ from rlx.dtypes import as_dtype
 from rlx.ops.dot import DotGeneral
 from rlx_xla.runtime.flags import flags_for
 
+OPTIONS = rlx.CompileOptions()
+
 
 def graph_of(*products: tuple[str, int]) -> rlx.Graph:
     """Products [rows, 32] · [16, 32]ᵀ of (dtype, rows)."""
@@ -26,24 +28,32 @@ def graph_of(*products: tuple[str, int]) -> rlx.Graph:
 
 
 def test_8_bit_products_are_not_tuned_on_cuda() -> None:
-    (flag,) = flags_for(graph_of(("f8e4m3fn", 64), ("f32", 64)), "cuda", {})
+    (flag,) = flags_for(graph_of(("f8e4m3fn", 64), ("f32", 64)), "cuda", OPTIONS)
     assert (flag.name, flag.value) == ("xla_gpu_enable_triton_gemm", False)
     assert str(flag).startswith("xla_gpu_enable_triton_gemm=False: tuning of 8-bit products")
 
 
 @pytest.mark.parametrize("platform", ["cpu", "rocm", "tpu"])
 def test_other_platforms_get_none(platform: str) -> None:
-    assert flags_for(graph_of(("f8e4m3fn", 64)), platform, {}) == ()
+    assert flags_for(graph_of(("f8e4m3fn", 64)), platform, OPTIONS) == ()
 
 
 @pytest.mark.parametrize("products", [[("f32", 64)], [("f8e4m3fn", 64), ("bf16", 1)]])
 def test_wide_products_and_single_rows_keep_the_default(products: list[tuple[str, int]]) -> None:
-    assert flags_for(graph_of(*products), "cuda", {}) == ()
+    assert flags_for(graph_of(*products), "cuda", OPTIONS) == ()
 
 
 def test_what_the_user_chose_stays() -> None:
     chosen = {"xla_gpu_enable_triton_gemm": True}
-    assert flags_for(graph_of(("f8e4m3fn", 64)), "cuda", chosen) == ()
+    options = rlx.CompileOptions(compiler_options=chosen)
+    assert flags_for(graph_of(("f8e4m3fn", 64)), "cuda", options) == ()
+
+
+@pytest.mark.parametrize(
+    "options", [rlx.CompileOptions(strict=True), rlx.CompileOptions(matmul_precision="highest")]
+)
+def test_sums_of_f32_are_left_to_xla_s_choice(options: rlx.CompileOptions) -> None:
+    assert flags_for(graph_of(("f8e4m3fn", 64)), "cuda", options) == ()
 
 
 def test_the_report_names_what_was_chosen() -> None:

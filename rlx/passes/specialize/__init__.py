@@ -11,11 +11,12 @@ from rlx.ir.graph import Graph, Node
 from rlx.ir.rewrite import Rewritten, Rule, rewrite
 from rlx.passes.base import AbstractPass, PassContext
 from rlx.passes.specialize import convolution, elementary, extremes, products, rows, scaled, top_k
+from rlx.passes.specialize.scaled import asks_for_f32_sums
 from rlx.passes.specialize.widen import widen_chains
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "cpu": convolution.RULES,
-    "cuda": (*top_k.RULES, *products.RULES, *scaled.RULES),
+    "cuda": (*top_k.RULES, *products.RULES),
     "rocm": (*top_k.RULES, *products.RULES),
 }
 """Platform → rules, each with the benchmark that earned its place in its docstring."""
@@ -47,6 +48,8 @@ class Specialize(AbstractPass):
         free = ctx.platform == "cpu" and not ctx.options.supported_ops
         if free:
             rules = (*rules, *rows.rules(ctx))
+        if ctx.platform == "cuda" and not asks_for_f32_sums(ctx.options):
+            rules = (*rules, *scaled.RULES)
         made = rewrite(graph, *(_counted(rule, applied) for rule in rules))
         if free:
             made, written = elementary.write_out(made, strict=ctx.options.strict)

@@ -371,3 +371,15 @@ def test_extremes_of_integers_and_of_few_stay(dtype: DType, rows: int) -> None:
     x = b.input("x", TensorType(dtype, (rows, 65)))
     graph = b.build(ReduceMax(axes=(1,))(x))
     assert Specialize().run(graph, CPU) is graph
+
+
+@pytest.mark.parametrize(
+    "options", [CompileOptions(strict=True), CompileOptions(matmul_precision="highest")]
+)
+def test_scaled_products_keep_sums_of_f32_where_they_are_asked_for(options: CompileOptions) -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType(DType.F32, (4, 64)))
+    scale = ScaledQuantScale()(x)
+    codes = ScaledQuantize()(x, scale)
+    graph = b.build(ScaledMatmul()(codes, codes, scale, scale))
+    assert Specialize().run(graph, PassContext(options, "cuda")) is graph
