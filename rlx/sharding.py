@@ -10,6 +10,7 @@ which that axis is divided::
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, final
 
@@ -44,10 +45,10 @@ class Mesh:
         """Name the axes: ``Mesh({"data": 4, "model": 2})``.
 
         Raises:
-            ShapeError: there is no axis, a name comes twice or is no name, or a size is below 1.
+            ShapeError: there is no axis, a name comes twice or is no name, or a size is no whole
+                number ≥ 1.
         """
-        items = cast("Mapping[str, int]", axes).items() if isinstance(axes, Mapping) else axes
-        found: MeshAxes = tuple((name, int(size)) for name, size in items)
+        found = _axes(axes)
         fault = mesh_fault(found)
         if fault:
             raise ShapeError(f"Mesh: {fault}")
@@ -220,6 +221,24 @@ def _bad_entry(where: str, entry: object) -> ShapeError:
     )
 
 
+def _axes(axes: Mapping[str, int] | Iterable[tuple[str, int]]) -> MeshAxes:
+    """The axes that somebody named, their sizes read as whole numbers."""
+    try:
+        pairs = cast("Mapping[str, int]", axes).items() if isinstance(axes, Mapping) else axes
+        return tuple((name, operator.index(size)) for name, size in pairs)
+    except (TypeError, ValueError) as error:
+        given = cast("object", axes)
+        shape: object = getattr(given, "shape", None)
+        found, advice = repr(given), "Name the axes."
+        if isinstance(shape, Mapping):  # a mesh of JAX
+            sizes = dict(cast("Mapping[str, int]", shape))
+            found, advice = type(given).__name__, f"Pass {sizes}."
+        raise ShapeError(
+            "Mesh: names and whole sizes of axes are required, such as {'data': 4, 'model': 2}; "
+            f"got {found}. {advice}"
+        ) from error
+
+
 def mesh_fault(axes: MeshAxes) -> str:
     """What is wrong with the axes of a mesh, or nothing."""
     names = [name for name, _ in axes]
@@ -234,8 +253,8 @@ def mesh_fault(axes: MeshAxes) -> str:
     )
 
 
-def _is_name(name: str) -> bool:
-    return bool(name) and all(c.isalnum() or c in "_." for c in name)
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name) and all(c.isalnum() or c in "_." for c in name)
 
 
 def axes_size(axes: Iterable[tuple[str, int]]) -> int:
@@ -417,15 +436,20 @@ def _by_index(
     if isinstance(outputs, Mapping):
         found = dict(outputs)
     else:
+        if isinstance(outputs, P | str) or not hasattr(outputs, "__len__"):
+            raise ShapeError(
+                "with_shardings: a spec or None is required for each output, in a list; got "
+                f"{outputs!r}. Write outputs=[P('data')]."
+            )
         if len(outputs) != count:
             raise ShapeError(
                 f"with_shardings: a spec or None is required for each of {count} outputs; got "
                 f"{len(outputs)}. Name some by number: outputs={{0: P(...)}}."
             )
         found = dict(enumerate(outputs))
-    wrong = [index for index in found if not 0 <= index < count]
+    wrong = [index for index in found if index not in range(count)]
     if wrong:
         raise ShapeError(
-            f"with_shardings: numbers of outputs below {count} are required; got {wrong[0]}."
+            f"with_shardings: numbers of outputs below {count} are required; got {wrong[0]!r}."
         )
     return {index: spec for index, spec in found.items() if spec is not None}

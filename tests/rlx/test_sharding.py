@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,6 +122,11 @@ def test_symbolic_sizes_are_checked_when_they_are_bound() -> None:
         ({}, [("b", 2), ("b", 2)], "got 'b' twice. Name each axis once"),
         ({}, {}, "got none. Name each axis once"),
         ({}, {"b c": 2}, "got 'b c'. Name each axis once"),
+        ({}, {3: 2}, "got 3. Name each axis once"),
+        ({}, None, "Mesh: names and whole sizes of axes are required, such as {'data': 4, "
+         "'model': 2}; got None. Name the axes."),
+        ({}, {"b": 2.5}, "got {'b': 2.5}. Name the axes."),
+        ({}, SimpleNamespace(shape={"b": 2}), "got SimpleNamespace. Pass {'b': 2}."),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(specs: dict[str, object], mesh: object, message: str) -> None:
@@ -134,6 +140,11 @@ def test_outputs_that_are_not_there_are_refused() -> None:
         product().with_shardings({}, mesh=MESH, outputs=[P(), P()])
     with pytest.raises(ShapeError, match="numbers of outputs below 1 are required; got 1"):
         product().with_shardings({}, mesh=MESH, outputs={1: P()})
+    with pytest.raises(ShapeError, match="numbers of outputs below 1 are required; got '0'"):
+        product().with_shardings({}, mesh=MESH, outputs={"0": P()})  # pyright: ignore[reportArgumentType]
+    for wrong in (P("data"), "data", 3):
+        with pytest.raises(ShapeError, match=r"in a list; got .*\. Write outputs=\[P\('data'\)\]"):
+            product().with_shardings({}, mesh=MESH, outputs=wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_meshes_of_two_sizes_do_not_meet() -> None:
