@@ -158,6 +158,8 @@ def parse_target(name: str) -> Target:
         DeviceError: the name is unknown, or the topology has the wrong number of axes; the known
             are listed.
     """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _unknown(name)
     parts = name.strip().lower().split(":")
     platform = parts.pop(0) if parts[0] in ("tpu", "cuda", "rocm") and len(parts) > 1 else None
     kind, _, count = parts[0].partition("-")
@@ -206,7 +208,7 @@ def _topology(name: str, chip: Chip, size: str) -> tuple[int, ...]:
 
 def _unknown(name: str) -> DeviceError:
     known = known_targets()
-    hint = did_you_mean(name, known)
+    hint = did_you_mean(str(name), known)
     return DeviceError(
         f"target {name!r} is unknown; known are {', '.join(known)}, TPUs with any topology "
         f"(tpu:v5e:2x4) and as clouds name them (v5litepod-8).{hint}"

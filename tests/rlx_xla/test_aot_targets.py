@@ -49,6 +49,7 @@ def test_names(name: str, whole: str, compiler: str, devices: int) -> None:
     [
         ("tpu:v9", r"target 'tpu:v9' is unknown; known are tpu:v2:1x1, .*Did you mean"),
         ("cuda:v5e", "is unknown"),
+        (None, "target None is unknown; known are tpu:v2:1x1"),
         ("v5e-3", r"a number of chips that a TPU v5 lite is sold in is required \(1, 4, 8"),
         ("tpu:v5e:2x2x2", "a topology of 2 axes, such as 2x2, is required"),
         ("tpu:v5p:0x1x1", "a topology of 3 axes"),
