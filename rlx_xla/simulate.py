@@ -63,7 +63,7 @@ def simulate(fn_or_graph: Any, mode: str) -> Any:
         RunError: the mode is unknown.
         TraceError: the argument is none of these, or the function cannot be traced.
     """
-    least = MODES.get(mode)
+    least = MODES.get(mode) if isinstance(mode, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if least is None:
         raise RunError(
             f"simulate: mode is required to be one of {', '.join(MODES)}; got {mode!r}."

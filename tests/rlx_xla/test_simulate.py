@@ -124,6 +124,8 @@ def test_what_is_refused() -> None:
         "simulate: mode is required to be one of tpu-default, tpu-high, tpu-highest; got "
         "'tpu-hi'. Did you mean 'tpu-high'?"
     )
+    with pytest.raises(RunError, match="mode is required to be one of"):
+        simulate(_matmul, np.ones(2))  # pyright: ignore[reportArgumentType]
     with pytest.raises(TraceError) as refused:
         simulate(3, "tpu-high")
     assert str(refused.value) == (
