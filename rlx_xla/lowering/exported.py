@@ -89,15 +89,22 @@ def export(
     Args:
         graph: a static Graph, or anything with a ``graph`` (a Traced); values of params are not
             in the file.
-        platforms: some of ``cpu``, ``cuda``, ``rocm`` and ``tpu``.
+        platforms: some of ``cpu``, ``cuda``, ``rocm`` and ``tpu``, or one of them.
         version: of StableHLO, as in ``portable_artifact``.
 
     Raises:
-        LoweringError: a platform is unknown, a dim is symbolic, or an op has no portable lowering.
+        LoweringError: this is no graph, a platform is unknown, a dim is symbolic, or an op has
+            no portable lowering.
         FormatError: the package ``flatbuffers`` is missing.
         CompileError: the graph has an op or a type that the version lacks.
     """
     inner: Graph = getattr(graph, "graph", graph)
+    if not isinstance(inner, Graph):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise LoweringError(
+            f"export: a Graph or a traced function is required; got {type(graph).__name__}. "
+            "Trace a JAX function with rlx_xla.trace(fn, ...)."
+        )
+    platforms = (platforms,) if isinstance(platforms, str) else platforms
     wanted = tuple(dict.fromkeys(platforms))
     known = [p for p in wanted if p in PLATFORMS and is_platform(p)]
     if not wanted or len(known) != len(wanted):

@@ -186,6 +186,11 @@ def test_what_export_refuses() -> None:
     assert str(info.value).endswith("; got 'cpu', 'gpu'.")
     with pytest.raises(LoweringError, match="got none"):
         rlx_xla.export(traced, [])
+    assert rlx_xla.export(traced, "cpu").platforms == ("cpu",)
+    with pytest.raises(
+        LoweringError, match="a Graph or a traced function is required; got function"
+    ):
+        rlx_xla.export(_made)
     with pytest.raises(LoweringError, match="static shapes are required"):
         rlx_xla.export(rlx_xla.trace(jnp.tanh, "f32[b]"))
     with pytest.raises(LoweringError) as library:
