@@ -62,10 +62,11 @@ def jax_sharding(sharding: Sharding, device: Device) -> Any:
     mesh = sharding.mesh
     found = placement.platform_devices(device, mesh.size)
     if len(found) < mesh.size:
+        wanted = device.client.device_count() - len(found) + mesh.size
         raise DeviceError(
             f"mesh {mesh}: {mesh.size} devices are required; {device.platform} has {len(found)} "
             f"from {device} on. Use a smaller mesh; for more devices on the CPU set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={mesh.size} before JAX starts."
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={wanted} before JAX starts."
         )
     entries = [tuple(n for n in names if n != OPEN) or None for names in sharding.placement]
     return placement.named_sharding(placement.device_mesh(found, mesh.axes), entries)

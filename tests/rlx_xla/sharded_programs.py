@@ -574,6 +574,9 @@ def too_few_devices() -> None:
         rlx.Session("cpu").compile(graph)
     assert "--xla_force_host_platform_device_count=16" in str(caught.value)
     # From another device on there are fewer.
+    four = two_layers().with_shardings({"x": P("d")}, mesh={"d": 4})
+    with pytest.raises(DeviceError, match=r"cpu has 2 from cpu:6 on.*count=10 before JAX starts"):
+        rlx.Session("cpu:6").compile(four)
     two = two_layers().with_shardings({"x": P("d")}, mesh={"d": 2})
     placed = rlx.Session("cpu:6").compile(two)
     placed.set_params({"w1": floats(8, 12), "w2": floats(12, 8)})
