@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import Annotated, Any, cast, final
 
 import typer
 
@@ -90,6 +91,7 @@ def given(
         RunError: the module, the name or the arguments are not there, or do not fit.
         ParseError: a spec is no type.
     """
+    from rlx import bind
     from rlx.ir.graph import Graph
     from rlx.types import as_type
 
@@ -101,10 +103,13 @@ def given(
         if specs:
             raise RunError("rlx-xla: --args or --spec is required; got both. Leave one out.")
         args = list(_tuple(arguments))
+    symbols: dict[str, None] = {}
     for spec in specs or ():
         name, sign, text = spec.partition("=")
         try:
-            type_ = as_type((text if sign else spec).strip()).bind(known)
+            stated = as_type((text if sign else spec).strip())
+            symbols.update(dict.fromkeys(stated.symbols))
+            type_ = stated.bind(known)
         except ParseError as error:
             raise ParseError(f"--spec {spec!r}: {error}") from error
         if sign:
@@ -117,11 +122,24 @@ def given(
                 f"{program}: arguments are for functions; this is a {type(found).__name__}. Leave "
                 "--spec and --args out."
             )
+        symbols.update(dict.fromkeys(getattr(found, "graph", found).symbols))
     elif not callable(found):
         raise RunError(
             f"{program}: a JAX function, a Graph or a Traced is required; got "
             f"{type(found).__name__}. Name another."
         )
+    unknown = [name for name in known if name not in symbols]
+    if unknown:
+        raise RunError(
+            f"--size {unknown[0]}={known[unknown[0]]}: a symbol of the program is required "
+            f"({', '.join(symbols) or 'it has none'}); got {unknown[0]!r}."
+            f"{did_you_mean(unknown[0], symbols)}"
+        )
+    if known and isinstance(found, Graph):
+        found = bind(found, known)
+    elif known and hasattr(found, "graph"):
+        whole = cast("Any", found)
+        found = dataclasses.replace(whole, graph=bind(whole.graph, known))
     return Given(found, tuple(args), kwargs, tuple(params or ()))
 
 

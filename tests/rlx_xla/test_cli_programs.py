@@ -61,6 +61,7 @@ def bad(x):
 
 builder = rlx.GraphBuilder("built")
 graph = builder.build(-builder.input("x", "f32[3]"))
+open_graph = builder.build(-builder.input("y", "f32[n]"))
 """
 
 
@@ -158,6 +159,8 @@ def test_trace_json_is_one_object(run: Runner) -> None:
 def test_trace_takes_names_and_graphs(run: Runner) -> None:
     named = run("trace", "model:masked", "-s", "f32[8]", "-s", "mask=bool[8]", "--graph")
     assert 'input %mask "mask": bool[8]' in named.stdout
+    sized = run("trace", "model:open_graph", "--size", "n=5", "--json")
+    assert json.loads(sized.stdout)["outputs"] == ["f32[5]"]
     built = run("trace", "model:graph", "--json")
     assert json.loads(built.stdout)["coverage"] is None
 
@@ -238,6 +241,15 @@ def test_files_that_cannot_be(run: Runner, tmp_path: Path) -> None:
         (
             ["model:apply", "-s", "f32[b]", "--size", "b"],
             "--size: NAME=N is required, such as batch=8; got 'b'.",
+        ),
+        (
+            ["model:apply", "-s", "f32[batch]", "--size", "bach=3"],
+            "--size bach=3: a symbol of the program is required (batch); got 'bach'. Did you mean "
+            "'batch'?",
+        ),
+        (
+            ["model:graph", "--size", "b=3"],
+            "--size b=3: a symbol of the program is required (it has none); got 'b'.",
         ),
     ],
 )
