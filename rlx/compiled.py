@@ -456,7 +456,11 @@ class CompiledGraph:
         sizes = warm_bindings(self.graph.symbols, planner.buckets, bindings)
         plans = {planner.plan(s, self._kept.feeds).key: s for s in sizes}
         warm_up(
-            [lambda s=s: self._cache.get(s, self._plan(s)) for s in plans.values()],
+            [
+                lambda s=s: self._cache.get(s, self._plan(s))
+                for key, s in plans.items()
+                if not self._cache.holds(key)
+            ],
             threads=threads,
             progress=f"warm {self.graph.name}" if progress else "",
         )

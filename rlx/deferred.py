@@ -223,6 +223,11 @@ class SpecializationCache:
             self._warn()
             return made
 
+    def holds(self, key: Hashable) -> bool:
+        """Whether a program is there; counts as no call."""
+        with self._lock:
+            return key in self._programs
+
     def _hit(self, key: Hashable) -> Specialization | None:
         found = self._programs.get(key)
         if found is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from rlx.dims.buckets import Buckets
+from rlx.dims.expr import as_number
 from rlx.errors import DimError
 
 _WIDTH = 24
@@ -50,7 +51,14 @@ def warm_bindings(
                 f"warm: a binding is required to give a size to each of "
                 f"{', '.join(symbols) or 'no symbols'}; got {sizes}."
             )
-        found.append(sizes)
+        wrong = next((n for n, size in sizes.items() if (as_number(size) or 0) < 0), None)
+        wrong = next((n for n, size in sizes.items() if as_number(size) is None), wrong)
+        if wrong is not None:
+            raise DimError(
+                f"warm: sizes are required to be ints ≥ 0; got {wrong} = {sizes[wrong]!r}. "
+                "Pass sizes that calls have."
+            )
+        found.append({n: int(size) for n, size in sizes.items()})
     return found
 
 

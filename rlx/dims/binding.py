@@ -160,6 +160,11 @@ class _Solver:
 
     def add_input(self, name: str, shape: Sequence[Dim], sizes: Sequence[int]) -> None:
         """Read off ints and bare symbols; keep expressions for later."""
+        if isinstance(sizes, str) or not hasattr(sizes, "__len__"):
+            raise DimError(
+                f"infer_bindings: a shape such as (2, 3) is required for input '{name}'; got "
+                f"{sizes!r}. Pass a tuple of sizes."
+            )
         if len(shape) != len(sizes):
             self.faults.append(
                 f"input '{name}' must have rank {len(shape)}, shape {_shape_text(shape)}; "

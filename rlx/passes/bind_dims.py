@@ -28,6 +28,7 @@ def bind(graph: Graph, binding: DimBinding | Mapping[str, Dim]) -> Graph:
             "bind: a mapping (symbol → size) or a DimBinding is required; "
             f"got {type(binding).__name__}."
         )
+    _check_graph("bind", graph)
     sizes: dict[str, Dim] = dict(binding.items())
     known = _all_symbols(graph)
     unknown = [name for name in sizes if name not in known]
@@ -57,10 +58,24 @@ def infer_bindings(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> DimBind
     Raises:
         DimError: two inputs disagree (both are named), or a size fits no binding.
     """
+    _check_graph("infer_bindings", graph)
+    if not isinstance(cast("object", shapes), Mapping):
+        raise DimError(
+            "infer_bindings: a mapping (name of an input → shape) is required; got "
+            f"{type(shapes).__name__}."
+        )
     declared: list[tuple[str, Shape]] = [
         (v.name, v.type.shape) for v in (*graph.inputs, *graph.params) if v.name in shapes
     ]
     return dims.infer_bindings(declared, shapes)
+
+
+def _check_graph(where: str, graph: object) -> None:
+    if not isinstance(graph, Graph):
+        raise DimError(
+            f"{where}: a Graph is required; got {type(graph).__name__}. For a traced function give "
+            "traced.graph."
+        )
 
 
 def _all_symbols(graph: Graph) -> tuple[str, ...]:
