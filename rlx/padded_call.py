@@ -153,4 +153,4 @@ class PaddedCall:
         places = tuple(slice(0, size) for size in kept)
         part = np.ascontiguousarray(host.reshape(split)[places]).reshape(actual)
         part.flags.writeable = False
-        return self._backend.to_device(part, TensorType(dtype, actual))
+        return self._backend.part_to_device(part, value, TensorType(dtype, actual))

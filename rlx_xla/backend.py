@@ -95,6 +95,9 @@ class XlaBackend(AbstractBackend):
         writeable = getattr(getattr(value, "flags", None), "writeable", True)
         return to_device(value, self.jax_device, copy=writeable)
 
+    def part_to_device(self, part: Any, whole: Any, type_: TensorType) -> Any:
+        return to_device(part, self.jax_device, copy=part.flags.writeable, weak=whole.weak_type)
+
     def spread(self, value: Any, type_: TensorType, sharding: Sharding) -> Any:
         if sharding.mesh.size == 1:
             return self.to_device(value, type_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from typing import Any, final
@@ -11,13 +12,23 @@ from jax import export as _export
 from rlx.errors import TraceError
 
 _USABLE = re.compile(r">=|<=|==")
-_REMAINDER = re.compile(r"(\w+) ?(%|//) ?(\d+)")
+_CALLS: dict[type[ast.operator], str] = {ast.Mod: "mod", ast.FloorDiv: "floordiv"}
+
+
+class _Spelling(ast.NodeTransformer):
+    """Remainders and quotients as calls, with all of what stands left of them."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        left, right = self.visit(node.left), self.visit(node.right)
+        name = _CALLS.get(type(node.op))
+        if name is None:
+            return ast.BinOp(left, node.op, right)
+        return ast.Call(ast.Name(name), [left, right], [])
 
 
 def _spelled(text: str) -> str:
-    """A constraint with remainders and quotients as JAX writes them."""
-    names = {"%": "mod", "//": "floordiv"}
-    return _REMAINDER.sub(lambda m: f"{names[m[2]]}({m[1]}, {m[3]})", text)
+    """A constraint or a size, in Python's syntax, as JAX writes it."""
+    return ast.unparse(_Spelling().visit(ast.parse(text, mode="eval"))).replace("**", "^")
 
 
 @final
@@ -41,7 +52,7 @@ class SymbolScope:
             TraceError: JAX cannot read one of them.
         """
         try:
-            return tuple(_export.symbolic_shape(", ".join(sizes), scope=self._scope))
+            return tuple(_export.symbolic_shape(", ".join(map(_spelled, sizes)), scope=self._scope))
         except ValueError as error:
             raise TraceError(
                 f"trace: sizes are required to be ints, names or sums and products of them; got "

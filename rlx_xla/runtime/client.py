@@ -76,7 +76,11 @@ def device_name(device: jax_client.Device) -> str:
 
 
 def to_device(
-    value: np.ndarray | jax.Array, device: jax_client.Device, *, copy: bool = True
+    value: np.ndarray | jax.Array,
+    device: jax_client.Device,
+    *,
+    copy: bool = True,
+    weak: bool = False,
 ) -> jax.Array:
     """Put an array on a device with its dtype kept, 64-bit ones included.
 
@@ -85,6 +89,7 @@ def to_device(
         device: where it goes.
         copy: False lets a host array of suitable alignment be aliased; it must then not be
             changed as long as the result lives.
+        weak: whether the type of a host array is weak in JAX's sense.
     """
     sharding = jax_client.single_device_sharding(device)
     if isinstance(value, jax.Array):
@@ -97,7 +102,7 @@ def to_device(
     host = np.asarray(value)
     return jax_client.put(
         host,
-        jax_client.shaped_array(host.shape, host.dtype),
+        jax_client.shaped_array(host.shape, host.dtype, weak_type=weak),
         sharding,
         device,
         committed=not is_default(device),

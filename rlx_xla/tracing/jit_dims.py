@@ -15,6 +15,7 @@ from rlx.dtypes import as_dtype
 from rlx.errors import ParseError, TraceError, did_you_mean
 from rlx.host_values import refuse_masked
 from rlx.types import TensorType, as_type
+from rlx_xla._jax_compat import keys
 from rlx_xla.tracing.jit_keys import CallKey
 
 _Static: TypeAlias = tuple[Collection[int], Collection[str]]
@@ -161,6 +162,11 @@ def with_specs(
 
 
 def _dtype(leaf: Any) -> Any:
+    if keys.is_key(leaf):
+        raise TraceError(
+            "jit: arrays of numbers are required where dims names sizes; got "
+            f"{leaf.dtype}{list(leaf.shape)}. Use None for it, or pass jax.random.key_data(keys)."
+        )
     return as_dtype(jax.dtypes.canonicalize_dtype(getattr(leaf, "dtype", type(leaf))))
 
 

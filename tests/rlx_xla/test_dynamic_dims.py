@@ -618,3 +618,55 @@ def test_soak_ten_thousand_calls_from_threads_keep_memory_flat() -> None:
     assert not wrong
     assert len(fast.specializations()) <= 8
     assert resident() - before < 64 << 20
+
+
+def test_padded_outputs_keep_weak_types() -> None:
+    def doubled(x: Any) -> Any:
+        return jnp.full(x.shape, 2.0)
+
+    fast = rlx_xla.jit(doubled, dims=("f32[n]",), buckets={"n": [4]})
+    for n in (2, 3, 4):
+        got = fast(draw(n))
+        assert got.weak_type
+        assert (got + jnp.ones(n, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_typed_keys_have_no_named_sizes() -> None:
+    fast = rlx_xla.jit(lambda k: k, dims=("f32[n]",))
+    with pytest.raises(
+        TraceError,
+        match=r"arrays of numbers are required where dims names sizes; got key<fry>\[3\]",
+    ):
+        fast(jax.random.split(jax.random.key(0), 3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "size"), [("n*n", 9), ("2*n//3", 2), ("(n+1)//2", 2), ("n**2%5 + 1", 5)]
+)
+def test_sizes_are_written_as_in_python(spec: str, size: int) -> None:
+    fast = rlx_xla.jit(lambda x, y: x.sum() + y, dims=(f"f32[{spec}]", "f32[n]"))
+    x, y = draw(size), draw(3)
+    np.testing.assert_allclose(fast(x, y), x.sum() + y, rtol=1e-5)
+
+
+def test_promises_reach_the_trace_whole() -> None:
+    def told(x: Any) -> Any:
+        return x * 2 if x.shape[1] % 4 == 0 else x
+
+    options = rlx.CompileOptions(constraints=("b*c % 4 == 0",))
+    fast = rlx_xla.jit(told, dims=("f32[b, c]",), options=options)
+    np.testing.assert_array_equal(fast(draw(4, 3)), draw(4, 3))
+
+
+def test_warming_is_no_call() -> None:
+    live = rlx.Session("cpu").compile(
+        rlx_xla.trace(lambda x: x + 1, "f32[n]"), options=rlx.CompileOptions(buckets={"n": [4]})
+    )
+    for _ in range(2):
+        live.warm()
+    assert (live.specializations().misses, live.specializations().hits) == (1, 0)
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(
+            DimError, match=f"warm: sizes are required to be ints ≥ 0; got n = {wrong}"
+        ):
+            live.warm([{"n": wrong}])  # pyright: ignore[reportArgumentType]
