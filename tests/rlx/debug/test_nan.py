@@ -134,6 +134,8 @@ def test_symbolic_sizes_and_wrong_arguments() -> None:
     b = rlx.GraphBuilder("sym")
     x, w = b.input("x", "f32[n, 2]"), b.param("w", "f32[2]")
     compiled = compile_(b.build((x * w).log()))
+    with pytest.raises(RunError, match=r"a compiled graph is required, .*; got function. Compile"):
+        localize_nan(compile_, np.zeros((3, 2), np.float32))  # pyright: ignore[reportArgumentType]
     with pytest.raises(RunError) as caught:
         localize_nan(compiled, np.zeros((3, 2), np.float32))
     assert str(caught.value) == (
