@@ -213,6 +213,15 @@ class TemplateTraced:
         """
         return self.template.at(binding)
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "graph":
+            sizes = ", ".join(f"{symbol!r}: 8" for symbol in self.boundary.symbols)
+            raise AttributeError(
+                f"trace of {self.template.name!r}: it has no one graph for all sizes "
+                f"({self.template.why.rstrip('.')}). Ask for one: .at({{{sizes}}}).graph."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def coverage(self) -> Coverage:
         """Nothing is known before sizes are."""
         return Coverage(0, 0, {})
