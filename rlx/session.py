@@ -271,6 +271,11 @@ class Session:
     def _options(self, options: CompileOptions | None) -> CompileOptions:
         """The options with this session's precision and policy where they leave them open."""
         chosen = CompileOptions() if options is None else options
+        if not isinstance(chosen, CompileOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise CompileError(
+                "compile: options are required as rlx.CompileOptions(...); got "
+                f"{type(chosen).__name__}."
+            )
         if chosen.precision is Precision.F32 and self.precision is not Precision.F32:
             chosen = chosen.replace(precision=self.precision)
         if chosen.policy is None and self.policy is not None:

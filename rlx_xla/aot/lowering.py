@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, final
 
-from rlx.errors import DeviceError, DimError, LoweringError, TraceError
+from rlx.errors import CompileError, DeviceError, DimError, LoweringError, TraceError
 from rlx.ir.graph import Graph, Node
 from rlx.ir.module import Module
 from rlx.ir.plan import Implementation, Lir, Refusals
@@ -92,9 +92,15 @@ def lower_for(graph: Graph, target: Target, options: CompileOptions) -> Lowered:
 
     Raises:
         DeviceError: the target has fewer devices than the graph's mesh.
+        CompileError: the options are none.
     """
     from rlx.passes.pipelines import mir_pipeline  # loads op families
 
+    if not isinstance(options, CompileOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CompileError(
+            "compile: options are required as rlx.CompileOptions(...); got "
+            f"{type(options).__name__}."
+        )
     platform = target.platform
     mesh = mesh_of(graph)
     if mesh is not None and mesh.size > target.devices:

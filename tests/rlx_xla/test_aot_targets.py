@@ -13,7 +13,7 @@ import pytest
 
 import rlx
 import rlx_xla
-from rlx.errors import DeviceError, DimError, FormatError, RunError, TraceError
+from rlx.errors import CompileError, DeviceError, DimError, FormatError, RunError, TraceError
 from rlx_xla.aot import Artifact, FailureKind, compiling, known_targets, parse_target
 from rlx_xla.aot.artifact import read_artifact
 from rlx_xla.aot.compiling import failure_of
@@ -60,6 +60,15 @@ def test_names(name: str, whole: str, compiler: str, devices: int) -> None:
 def test_wrong_names(name: str, match: str) -> None:
     with pytest.raises(DeviceError, match=match):
         parse_target(name)
+
+
+def test_options_of_another_type_are_refused() -> None:
+    message = r"compile: options are required as rlx.CompileOptions\(...\); got dict."
+    with pytest.raises(CompileError, match=message):
+        rlx_xla.preflight(abs, "f32[2]", target="v5e-1", options={"strict": True})  # pyright: ignore[reportArgumentType]
+    b = rlx.GraphBuilder("g")
+    with pytest.raises(CompileError, match=message):
+        rlx.Session("cpu").compile(b.build(b.input("x", "f32[2]")), options={"strict": True})  # pyright: ignore[reportArgumentType]
 
 
 def test_every_known_target_reads_back() -> None:
