@@ -49,7 +49,7 @@ unit: $(STAMP)
 
 # What needs an NVIDIA GPU: kernels, artifacts, and every op's samples.
 gpu: $(STAMP)
-	$(BIN)/python -m pytest -q tests/gpu
+	RLX_CONFORMANCE=full $(BIN)/python -m pytest -q tests/gpu
 
 # pytest exits with 5 where there is nothing to run.
 doctest: $(STAMP)
