@@ -243,9 +243,12 @@ class SpecializationCache:
         self._last = dict(binding)
         for name, size in binding.items():
             self._sizes.setdefault(name, set()).add(size)
+        # Two callers may build one: the first one's program was dropped before the second looked.
+        dropped = self._programs.pop(key, None)
         self._programs[key] = made
         if len(self._programs) > self._capacity:
             _, dropped = self._programs.popitem(last=False)
+        if dropped is not None:
             self.evictions += 1
             self._evicted = [*self._evicted[-31:], dict(dropped.binding)]
 

@@ -179,4 +179,6 @@ def test_fixed_point_is_near_the_transform() -> None:
     assert np.abs(wide[:, :64] + 1j * wide[:, 64:] - wanted).max() < 40
     scaled = FftQ(scale=FftQScale.PER_STAGE).evaluate(x)
     assert np.abs(scaled[:, :64] + 1j * scaled[:, 64:] - wanted / 64).max() < 6
-    assert np.abs(FftQ().evaluate(x)).max() == 2**15 - 1 or np.abs(wanted).max() < 2**15
+    # Unscaled, a part that does not fit stays at the end of the range.
+    largest = max(np.abs(wanted.real).max(), np.abs(wanted.imag).max())
+    assert np.abs(FftQ().evaluate(x)).max() == 2**15 - 1 or largest < 2**15 + 40
