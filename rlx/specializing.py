@@ -295,6 +295,11 @@ class Planner:
             if text:
                 names.update(dims.symbols(dim))
                 first = first or text
+        for dim in self._template.asked if self._template else ():
+            if not _may_differ(dim, binding):
+                continue
+            names.update(dims.symbols(dim))
+            first = first or f"{dim} = 0"
         return first, frozenset(names)
 
     def _is_answered(self, binding: Mapping[str, int], names: frozenset[str]) -> bool:
@@ -392,6 +397,14 @@ def _size(dim: Dim, binding: Mapping[str, int]) -> int | None:
         if (low is not None and size < low) or (high is not None and size > high):
             return None
     return dims.evaluate(dim, binding)
+
+
+def _may_differ(asked: Dim, binding: Mapping[str, int]) -> bool:
+    """Whether a question of the function has another answer for these sizes."""
+    try:
+        return dims.evaluate(asked, binding) == 0
+    except DimError:  # a divisor is 0
+        return True
 
 
 def _same_values(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from rlx.dims.constraints import Constraint
 from rlx.ir.graph import Graph
 from rlx.signature import Signature
+from rlx.types import Dim
 
 
 class TracedAt(Protocol):
@@ -36,9 +37,12 @@ class AbstractTemplate(abc.ABC):
     Attributes:
         why: why there is no graph for all sizes; empty where there is one.
         constraints: what callers promise about sizes.
+        asked: what the function was told is not 0 while symbols stood for sizes; where it is, the
+            function may take another branch.
     """
 
     why: str
+    asked: Sequence[Dim] = ()
     constraints: Sequence[Constraint]
 
     @abc.abstractmethod

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from types import FrameType
 from typing import Any, final
 
 from jax import export as _export
+from jax._src.export.shape_poly import _DimExpr  # pyright: ignore[reportPrivateUsage]
 
 from rlx.errors import TraceError
 
@@ -29,6 +35,68 @@ class _Spelling(ast.NodeTransformer):
 def _spelled(text: str) -> str:
     """A constraint or a size, in Python's syntax, as JAX writes it."""
     return ast.unparse(_Spelling().visit(ast.parse(text, mode="eval"))).replace("**", "^")
+
+
+_asked: ContextVar[list[str] | None] = ContextVar("asked", default=None)
+_OWN = frozenset({"jax", "jaxlib", "numpy", "rlx", "rlx_xla"})
+"""Packages whose comparisons of dims are not the function's."""
+
+
+@contextmanager
+def questions() -> Generator[list[str]]:
+    """Collect what a traced function asks of sizes and JAX denies without knowing.
+
+    JAX says that ``n == 5`` is false for a symbol ``n``, and that ``n % 2`` is true. The list that
+    this yields gets a text for each such question; the answer is another one where it is 0.
+    """
+    _listen()
+    found: list[str] = []
+    token = _asked.set(found)
+    try:
+        yield found
+    finally:
+        _asked.reset(token)
+
+
+@cache
+def _listen() -> None:
+    """Let JAX's dims note questions; what they answer stays as it is."""
+    plain = _DimExpr.__eq__
+
+    def same(self: Any, other: Any) -> bool:
+        found = plain(self, other)
+        if found is False and _asked.get() is not None:
+            _note(self, other, sys._getframe(1))
+        return found
+
+    def differs(self: Any, other: Any) -> bool:
+        found = plain(self, other)
+        if found is False and _asked.get() is not None:
+            _note(self, other, sys._getframe(1))
+        return not found
+
+    def truth(self: Any) -> bool:
+        if _asked.get() is not None:
+            _note(self, 0, sys._getframe(1))
+        return True
+
+    _DimExpr.__eq__, _DimExpr.__ne__ = same, differs
+    # JAX has none, so that every dim is true.
+    _DimExpr.__bool__ = truth  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _note(dim: Any, other: Any, caller: FrameType) -> None:
+    if str(caller.f_globals.get("__name__")).partition(".")[0] in _OWN:
+        return
+    asked = _asked.get()
+    if isinstance(other, _DimExpr):
+        if other.scope is not dim.scope:
+            return
+    elif not hasattr(other, "__index__"):
+        return
+    difference = dim - other
+    if asked is not None and isinstance(difference, _DimExpr):
+        asked.append(str(difference))
 
 
 @final

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rlx import dims
 from rlx.dims.constraints import Constraint, constraint
 from rlx.dtypes import as_dtype
 from rlx.errors import RunError, TraceError, did_you_mean
@@ -21,6 +22,7 @@ from rlx.sharding import adopt
 from rlx.signature import Signature
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
+from rlx_xla._jax_compat.symbolic import questions
 from rlx_xla.tracing.arguments import (
     Arguments,
     argument_names,
@@ -107,7 +109,8 @@ def trace(
         return once(dynamic, dynamic_kwargs)
     template = Template(name, once, dynamic, dynamic_kwargs, names, promised)
     try:
-        made = once(dynamic, dynamic_kwargs)
+        with questions() as asked:
+            made = once(dynamic, dynamic_kwargs)
     except FAILURES as error:
         if template.probe() is not None:
             raise
@@ -116,6 +119,8 @@ def trace(
         nothing = jx.trace_function(_nothing, resolved.args, resolved.kwargs)
         boundary, signature, values, _ = _walk(fn, resolved, nothing, donated, promised)
         return TemplateTraced(boundary, signature, values, template, resolved)
+    free = {symbol: dims.symbol(symbol, 0) for symbol in made.graph.symbols}
+    template.asked = tuple(dims.parse(text, free) for text in dict.fromkeys(asked))
     return dataclasses.replace(made, template=template)
 
 
