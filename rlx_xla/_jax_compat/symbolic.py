@@ -21,6 +21,7 @@ _USABLE = re.compile(r">=|<=|==")
 _CALLS: dict[type[ast.operator], str] = {ast.Mod: "mod", ast.FloorDiv: "floordiv"}
 
 
+@final
 class _Spelling(ast.NodeTransformer):
     """Remainders and quotients as calls, with all of what stands left of them."""
 
