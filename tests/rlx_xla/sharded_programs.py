@@ -347,6 +347,24 @@ def shard_maps() -> None:
 
 
 @program
+def extremes_carry_nan() -> None:
+    """XLA:CPU's own exchange loses NaN, wherever it stands; an op means what it says."""
+    import jax
+    from jax.sharding import PartitionSpec as P
+
+    import rlx
+    import rlx_xla
+
+    x = floats(8, 4)
+    x[np.random.default_rng().permutation(8)[:3], [0, 1, 1]] = np.nan
+    for extreme, numpy in ((jax.lax.pmax, np.max), (jax.lax.pmin, np.min)):
+        fn = mapped(lambda y, f=extreme: f(y, ("data", "model")), P(("data", "model")), P())
+        traced = rlx_xla.trace(fn, x)
+        (found,) = rlx.Session("cpu").compile(traced).run({"y": x})
+        np.testing.assert_array_equal(found, numpy(x, axis=0, keepdims=True))
+
+
+@program
 def shard_maps_that_jax_checks() -> None:
     import jax
     import jax.numpy as jnp

@@ -15,6 +15,7 @@ from rlx_xla._jax_compat.mlir import dense_elements as dense
 from rlx_xla._jax_compat.mlir import ir, stablehlo
 from rlx_xla.lowering.context import LoweringContext, i64
 from rlx_xla.lowering.registry import lowers
+from rlx_xla.lowering.rules.arithmetic import compare, compare_kind
 
 
 @lowers(ops.ShardingConstraint)
@@ -65,12 +66,12 @@ def psum(ctx: LoweringContext, op: ops.Psum, x: ir.Value) -> ir.Value:
 
 @lowers(ops.Pmax)
 def pmax(ctx: LoweringContext, op: ops.Pmax, x: ir.Value) -> ir.Value:
-    return _all_reduce(ctx, op.mesh, op.axes, x, stablehlo.maximum)
+    return _extreme(ctx, op, x, stablehlo.maximum)
 
 
 @lowers(ops.Pmin)
 def pmin(ctx: LoweringContext, op: ops.Pmin, x: ir.Value) -> ir.Value:
-    return _all_reduce(ctx, op.mesh, op.axes, x, stablehlo.minimum)
+    return _extreme(ctx, op, x, stablehlo.minimum)
 
 
 @lowers(ops.AllGather)
@@ -178,6 +179,21 @@ def _all_reduce(
     if _alone(mesh, axes):
         return x
     return _reducing(ctx, "stablehlo.all_reduce", x, _groups(ctx, mesh, axes), combine)
+
+
+def _extreme(
+    ctx: LoweringContext, op: ops.Pmax | ops.Pmin, x: ir.Value, combine: Callable[[Any, Any], Any]
+) -> ir.Value:
+    """The largest or smallest of the shards, NaN where one of them has NaN."""
+    made = _all_reduce(ctx, op.mesh, op.axes, x, combine)
+    type_ = ctx.input_types[0]
+    if ctx.platform != "cpu" or not type_.dtype.is_float or _alone(op.mesh, op.axes):
+        return made
+    kind = compare_kind(type_.dtype)
+    # XLA:CPU's own exchange passes over NaN; a sum of what is NaN carries it.
+    marks = stablehlo.select(compare(x, x, "NE", kind), x, ctx.full(0, type_))
+    found = _all_reduce(ctx, op.mesh, op.axes, marks, stablehlo.add)
+    return stablehlo.select(compare(found, found, "NE", kind), found, made)
 
 
 def _reducing(
