@@ -174,11 +174,13 @@ class ProgramCache:
         found = [entry for entry in entries if entry.key.startswith(start)]
         if len(found) == 1:
             return found[0]
-        listed = ", ".join(entry.key[:12] for entry in found or entries) or "no programs"
-        what = "several keys" if found else "no key"
+        listed = ", ".join(entry.key[:12] for entry in found or entries) or "none"
+        what, advice = "has several", "Give more characters."
+        if not found:
+            what, advice = "has none; its keys", "List them with rlx-xla cache list."
         raise CompileError(
-            f"compile cache: one key that begins with {start!r} is required; {what} of "
-            f"{self.directory} do: {listed}. Give more characters."
+            f"compile cache: one key that begins with {start!r} is required; {self.directory} "
+            f"{what}: {listed}. {advice}"
         )
 
     def _path(self, digest: str) -> Path:

@@ -175,9 +175,11 @@ def test_keys_are_found_and_compared(tmp_path: Path) -> None:
         "-%0 = constant 1.0",
         "+%0 = constant 2.0",
     ]
-    with pytest.raises(CompileError, match="one key that begins with 'zz' is required; no key of"):
+    with pytest.raises(
+        CompileError, match=r"begins with 'zz' is required; .* has none; its keys: "
+    ):
         cache.find("zz")
-    with pytest.raises(CompileError, match="several keys of"):
+    with pytest.raises(CompileError, match=r"has several: .*Give more characters"):
         cache.find("")
 
 
