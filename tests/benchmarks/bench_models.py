@@ -145,6 +145,8 @@ def test_models(case: Case, judged: bool, rounds: int) -> None:
         wide = np.asarray(want, np.float64)
         limit = 50 * tolerances.tolerance(as_dtype(want.dtype)).rtol * max(1.0, np.abs(wide).max())
         assert np.abs(np.asarray(got, np.float64) - wide).max() <= limit
+    if not judged and case.model != "MLP":
+        return  # one model shows that the measuring works; the others take their time
     result = measure(case, rounds=rounds)
     print(result)
     assert not judged or result.not_slower
