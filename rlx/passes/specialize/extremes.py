@@ -2,9 +2,9 @@
 
 From some thousand elements on, XLA's CPU (seen in jax 0.10) reduces in vector lanes with an
 instruction that drops NaN, so that ``jnp.max`` of an array with a NaN is a number. Whether there is
-one is asked apart: 1024² f32 take 0.2 ms in place of 0.05 (``bench_specialize``), which is the
-price of the right answer. Where a softmax or the like was recognised its maximum stays as it is:
-a NaN reaches the whole row through the sum.
+one is asked apart, which is the price of the right answer: 1024² f32 took 0.2 ms in place of 0.05
+on a busy machine of two cores; no benchmark keeps watch on it. Where a softmax or the like was
+recognised its maximum stays as it is: a NaN reaches the whole row through the sum.
 """
 
 from __future__ import annotations
