@@ -75,21 +75,8 @@ struct Direction {
 
 }  // namespace rlx
 
-#define RLX_WIDE wide256
-#define RLX_WIDE_BYTES 32
-#include "recurrent_tiles.h"
-#undef RLX_WIDE
-#undef RLX_WIDE_BYTES
-
-#if defined(RLX_HAS_WIDE512)
-#define RLX_WIDE wide512
-#define RLX_WIDE_BYTES 64
-RLX_BEGIN_WIDE512
-#include "recurrent_tiles.h"
-RLX_END_WIDE512
-#undef RLX_WIDE
-#undef RLX_WIDE_BYTES
-#endif
+#define RLX_TILES "recurrent_tiles.h"
+#include "each_width.h"
 
 namespace rlx {
 

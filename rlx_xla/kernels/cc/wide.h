@@ -59,21 +59,8 @@ inline void Turn8(const Lanes<float>* rows, Lanes<float>* columns) {
 
 }  // namespace rlx
 
-#define RLX_WIDE wide256
-#define RLX_WIDE_BYTES 32
-#include "wide_vectors.h"
-#undef RLX_WIDE
-#undef RLX_WIDE_BYTES
-
-#if defined(RLX_HAS_WIDE512)
-#define RLX_WIDE wide512
-#define RLX_WIDE_BYTES 64
-RLX_BEGIN_WIDE512
-#include "wide_vectors.h"
-RLX_END_WIDE512
-#undef RLX_WIDE
-#undef RLX_WIDE_BYTES
-#endif
+#define RLX_TILES "wide_vectors.h"
+#include "each_width.h"
 
 namespace rlx {
 
