@@ -26,6 +26,7 @@ PLACE = Location("model.py", 7, "encoder")
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
+    """Tell linear from quadratic, which takes many minutes here; speed is for benchmarks."""
     start = time.process_time()
     yield
     assert time.process_time() - start < seconds
@@ -52,14 +53,14 @@ def branches() -> Graph:
 @pytest.mark.parametrize("build", [chain, branches])
 def test_100_000_nodes(build: object, tmp_path: Path) -> None:
     graph: Graph = build()  # type: ignore[operator]
-    with within(6):  # seconds; half of it and less on an idle machine
+    with within(60):
         verify(graph)
-    with within(3):
+    with within(60):
         text = print_graph(graph)
-    with within(5):
+    with within(60):
         read = parse(text)
     assert same(read, graph)
-    with within(10):
+    with within(60):
         save(graph, tmp_path / "g.rlx")
         loaded = load(tmp_path / "g.rlx")
     assert same(loaded, graph)
