@@ -103,6 +103,13 @@ def axis_names(given: Any) -> tuple[str, ...] | None:
     return names if all(isinstance(name, str) for name in names) else None
 
 
+def named_and_vmapped(given: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Names among the axes of a reduction, and the positions that ``vmap`` put for its own."""
+    axes = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    positions = tuple(sorted(axis for axis in axes if isinstance(axis, int)))
+    return tuple(axis for axis in axes if not isinstance(axis, int)), positions
+
+
 def _axes(mesh: Any) -> Axes | None:
     found = tuple((name, int(size)) for name, size in mesh.shape.items())
     return found if found and all(isinstance(name, str) for name, _ in found) else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlx.ir.graph import Graph, Value
 from rlx.ops import collective as ops
+from rlx.ops.reduction import ReduceMax, ReduceMin, ReduceSum
 from rlx.ops.shape import Reshape
 from rlx.sharding import MeshAxes, placement_of
 from rlx_xla._jax_compat import jaxpr as jx
@@ -76,23 +77,40 @@ def _is_modelled(equation: Any) -> bool:
     if name not in _MODELLED or rule_for(name) is None or params.get("axis_index_groups"):
         return False
     given = params.get("axes", params.get("axis_name"))
+    if name in _REDUCING:
+        given, _ = js.named_and_vmapped(given)
     return js.axis_names(given) is not None
 
 
-def _reducing(primitive: str, op: Callable[..., Any]) -> None:
+_REDUCING: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "psum": (ops.Psum, ReduceSum),
+    "psum_invariant": (ops.Psum, ReduceSum),
+    "pmax": (ops.Pmax, ReduceMax),
+    "pmin": (ops.Pmin, ReduceMin),
+}
+"""By primitive: the op over axes of a mesh, and that over axes which ``vmap`` made."""
+
+
+def _reducing(primitive: str) -> None:
+    over_mesh, over_axes = _REDUCING[primitive]
+
     @traces(primitive)
     def rule(ctx: TraceContext, params: dict[str, Any], *operands: Value) -> Any:
-        place = _place(ctx, params, "axes")
-        if place is None:
+        named, vmapped = js.named_and_vmapped(params["axes"])
+        place = _place(ctx, {**params, "axes": named}, "axes") if named else None
+        if (named and place is None) or params.get("axis_index_groups"):
             return NotImplemented
-        mesh, axes = place
-        return tuple(op(mesh=mesh, axes=axes)(x) for x in operands)
+        made = list(operands)
+        if vmapped:
+            made = [over_axes(axes=vmapped)(x) for x in made]
+        if place is not None:
+            mesh, axes = place
+            made = [over_mesh(mesh=mesh, axes=axes)(x) for x in made]
+        return tuple(made)
 
 
-_reducing("psum", ops.Psum)
-_reducing("psum_invariant", ops.Psum)
-_reducing("pmax", ops.Pmax)
-_reducing("pmin", ops.Pmin)
+for _primitive in _REDUCING:
+    _reducing(_primitive)
 
 
 @traces("pvary", "pcast")
