@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from rlx.ir.op import Op
 from rlx.types import TensorType
-from rlx_xla._jax_compat.absent import tpu_named
+from rlx_xla._jax_compat.absent import device_named, triton_allowed
 from rlx_xla.kernels.base import AbstractKernel, Check, Refused, Supported
 from rlx_xla.lowering import jax_function
 
@@ -26,10 +26,12 @@ class PallasKernel(AbstractKernel):
     Attributes:
         make: the function for an op and input types.
         check: whether op and types fit.
+        triton: whether Pallas lowers it for Triton.
     """
 
     make: Callable[[Any, Sequence[TensorType]], Callable[..., Any]]
     check: Check
+    triton: bool = False
 
     def supports(self, op: Op, types: Sequence[TensorType], platform: str) -> Supported | Refused:
         del platform
@@ -38,8 +40,12 @@ class PallasKernel(AbstractKernel):
     def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
         function = self.make(op, ctx.input_types)
         name = self.name.replace(".", "_")
-        for_tpu = ctx.platform == "tpu"
-        with tpu_named() if for_tpu else contextlib.nullcontext():
+        in_pallas = self.triton or ctx.platform == "tpu"
+        with contextlib.ExitStack() as stack:
+            if in_pallas:
+                stack.enter_context(device_named(ctx.platform))
+            if self.triton:
+                stack.enter_context(triton_allowed())
             return jax_function.call(
-                ctx, function, ctx.input_types, operands, name, x64=not for_tpu
+                ctx, function, ctx.input_types, operands, name, x64=not in_pallas
             )

@@ -160,10 +160,10 @@ def _refusal(
     """Why a kernel does not carry out an op; None where it does."""
     if kernel.name in dispatch.forbidden:
         return "forbidden by kernel_dispatch"
-    if kernel.unproven is not None and kernel.name not in dispatch.forced:
-        return f"taken only where kernel_dispatch forces it: {kernel.unproven}"
     if platform not in kernel.platforms:
         return f"registered for {', '.join(kernel.platforms)}; the platform asked is {platform}"
+    if kernel.unproven is not None and kernel.name not in dispatch.forced:
+        return f"taken only where kernel_dispatch forces it: {kernel.unproven}"
     verdict = kernel.supports(op, types, platform)
     return verdict.reason if isinstance(verdict, Refused) else None
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,35 +17,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from rlx import dims
 from rlx.ops.attention import Attention, MaskKind
 from rlx.types import TensorType
+from rlx_xla.kernels.attention_sizes import sizes_of
 
 LANES = 128
 _BLOCKS = (512, 256, 128)
 """Sizes of a block of queries or keys, the largest that divides is taken."""
-
-
-@final
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a problem."""
-
-    batch: int
-    queries: int
-    keys: int
-    heads: int
-    kv_heads: int
-    dim: int
-    v_dim: int
-
-
-def sizes_of(op: Attention, types: Sequence[TensorType]) -> Sizes:
-    """Sizes of an attention in either layout."""
-    q, k, v = ([dims.evaluate(d, {}) for d in t.shape] for t in types[:3])
-    if op.layout == "bhsd":
-        q, k, v = ([x[0], x[2], x[1], x[3]] for x in (q, k, v))
-    return Sizes(q[0], q[1], k[1], q[2], k[2], q[3], v[3])
 
 
 def _attend(
