@@ -120,6 +120,8 @@ class Reduce(Op):
         rows = (
             [np.transpose(x, [*kept, *self.axes]).reshape(size, -1) for x in arrays] if size else []
         )
+        if size and _is_elementwise(self.body):
+            return tuple(x.reshape(shape) for x in _in_pairs(self.body, rows, initial))
         results = tuple(np.empty(shape, x.dtype) for x in arrays)
         for position, place in enumerate(np.ndindex(*shape)):
             state = list(initial)
@@ -128,3 +130,39 @@ class Reduce(Op):
             for result, value in zip(results, state, strict=True):
                 result[place] = value
         return results
+
+
+def _is_elementwise(body: Graph) -> bool:
+    """Whether a body says of every place what it says of a scalar."""
+    from rlx.ops.fused.regions import is_elementwise
+    from rlx.ops.io import Input
+
+    return all(isinstance(n.op, Input) or is_elementwise(n.op) for n in body.nodes())
+
+
+def _in_pairs(body: Graph, rows: Sequence[Array], initial: Sequence[Array]) -> list[Array]:
+    """Combine neighbours along the rows until one is left, all rows at a time.
+
+    Args:
+        body: of elementwise ops.
+        rows: one array [rows, elements] for each operand.
+        initial: its scalars.
+    """
+    state = list(rows)
+    while state[0].shape[1] > 1:
+        whole = state[0].shape[1] // 2 * 2
+        met = _at_every_place(body, [x[:, start:whole:2] for start in (0, 1) for x in state])
+        state = [np.concatenate([m, x[:, whole:]], axis=1) for m, x in zip(met, state, strict=True)]
+    first = [np.full(len(x), i, x.dtype) for x, i in zip(state, initial, strict=True)]
+    if not state[0].shape[1]:
+        return first
+    return _at_every_place(body, [*first, *(x[:, 0] for x in state)])
+
+
+def _at_every_place(body: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """What a graph of elementwise ops on scalars gives at each place of arrays."""
+    known = dict(zip(body.inputs, arrays, strict=True))
+    for node in body.nodes():
+        if node.results[0] not in known:
+            known[node.results[0]] = node.op.evaluate(*(known[v] for v in node.inputs))
+    return [known[v] for v in body.outputs]

@@ -12,7 +12,6 @@ from rlx.dtypes import DType
 from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value
 from rlx.ir.interpret import interpret
-from rlx.ir.op import Op
 from rlx.ir.text_parse import parse
 from rlx.ops.activation import Gelu
 from rlx.ops.arithmetic import Floor
@@ -23,6 +22,7 @@ from rlx.ops.reduction import ReduceMax, ReduceMin
 from rlx.ops.sorting import TopK, TopNan
 from rlx.options.compile import CompileOptions
 from rlx.passes import PassContext, Specialize
+from rlx.sharding import Mesh
 from rlx.tolerances import tolerance
 from rlx.types import TensorType
 
@@ -351,18 +351,50 @@ def test_scaled_products_without_hardware_stay(form: str, layout: str) -> None:
     assert Specialize().run(graph, PassContext(platform="cuda")) is graph
 
 
-@pytest.mark.parametrize("op", [ReduceMax(axes=(1,)), ReduceMin(axes=(0, 1))])
-def test_extremes_ask_for_nan(op: Op, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("axes", "dtype", "wanted"),
+    [
+        ((1,), DType.F32, ["reduce"]),  # pairs
+        ((1,), DType.BF16, ["reduce"]),
+        ((0, 1), DType.F64, ["max", "reduce", "reduce_max", "reduce_or"]),  # folded, a remainder
+        ((0,), DType.F32, ["max", "reduce_max", "reduce_or"]),
+        ((0,), DType.F16, ["reduce_max", "reduce_or"]),  # apart
+    ],
+)
+@pytest.mark.parametrize("extreme", [ReduceMax, ReduceMin])
+def test_extremes_find_nan(
+    extreme: type[ReduceMax | ReduceMin],
+    axes: tuple[int, ...],
+    dtype: DType,
+    wanted: list[str],
+    rng: np.random.Generator,
+) -> None:
     b = GraphBuilder()
-    x = b.input("x", TensorType(DType.F32, (40, 33)))
-    graph = b.build(op(x))
+    x = b.input("x", TensorType(dtype, (43, 33)))
+    graph = b.build(extreme(axes=axes)(x))
     made = Specialize().run(graph, CPU)
-    assert "reduce_or" in names(made)
-    feed = rng.standard_normal((40, 33)).astype(np.float32)
-    feed[3, 4] = np.nan
-    (before,), (after,) = (interpret(g, {"x": feed}) for g in (graph, made))
-    np.testing.assert_array_equal(before, after)
-    assert np.isnan(after).sum() == 1
+    name = extreme.op_name
+    forms = {"max", "min", "reduce", "reduce_or", name} & set(names(made))
+    assert forms == {w.replace("max", "min") if extreme is ReduceMin else w for w in wanted}
+    feed = rng.standard_normal((43, 33)).astype(dtype.numpy)
+    for value in (0.0, np.nan, np.inf, -np.inf):
+        feed[rng.integers(43), rng.integers(33)] = value
+        (before,), (after,) = (interpret(g, {"x": feed}) for g in (graph, made))
+        np.testing.assert_array_equal(before.astype(float), after.astype(float))
+    assert np.isnan(after.astype(float)).any()
+
+
+@pytest.mark.parametrize(("type_", "mesh"), [("f32[64, 64]", {"d": 8}), ("f32[n, 64]", {})])
+def test_extremes_over_devices_or_of_unknown_sizes_ask_apart(
+    type_: str, mesh: dict[str, int]
+) -> None:
+    b = GraphBuilder()
+    graph = b.build(ReduceMax(axes=(0, 1))(b.input("x", type_)))
+    if mesh:
+        graph = graph.with_shardings({"x": ("d", None)}, mesh=Mesh(mesh))
+    found = names(Specialize().run(graph, CPU))
+    assert {"reduce_or", "reduce_max"} <= found
+    assert not {"max", "reduce", "slice"} & found
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [(DType.I32, 4096), (DType.F32, 8)])
