@@ -9,6 +9,7 @@ attached, a tiny kernel is compiled once to see whether it is understood, and re
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -124,8 +125,18 @@ def call(
 
 
 def source_text(name: str) -> str:
-    """A file of ``rlx_xla/kernels/cuda``."""
-    return files("rlx_xla.kernels").joinpath("cuda", name).read_text(encoding="utf-8")
+    """A file of ``rlx_xla/kernels/cuda`` with what it includes of that folder, each once."""
+    return _joined(name, set())
+
+
+def _joined(name: str, known: set[str]) -> str:
+    text = files("rlx_xla.kernels").joinpath("cuda", name).read_text(encoding="utf-8")
+    known.add(name)
+
+    def included(line: re.Match[str]) -> str:
+        return "" if line[1] in known else _joined(line[1], known)
+
+    return re.sub(r'^#include "([^"]+)"\n', included, text, flags=re.MULTILINE)
 
 
 def architecture() -> str:

@@ -19,6 +19,7 @@ from rlx.ops.quantized import DequantMatmul, ScaledMatmul, ScaledQuantize, Scale
 from rlx.ops.reduction import CumSum
 from rlx.ops.sequence import GatedDeltaNet, Gru, Lstm, Rnn, SelectiveScan
 from rlx.ops.sorting import TopK, TopNan
+from rlx.options.dispatch import KernelDispatch
 from rlx.quant.schemes import QuantScheme
 
 pytestmark = pytest.mark.gpu
@@ -27,14 +28,18 @@ F32 = np.dtype(np.float32)
 
 
 def run(
-    build: Callable[..., Any], arrays: dict[str, np.ndarray[Any, Any]], kernel: str | None
+    build: Callable[..., Any],
+    arrays: dict[str, np.ndarray[Any, Any]],
+    kernel: str | None,
+    *forced: str,
 ) -> tuple[list[Any], list[Any]]:
     """Results on the GPU and in NumPy; the kernel that must have run."""
     b = rlx.GraphBuilder()
     leaves = [b.input(n, rlx.TensorType(_name(a), a.shape)) for n, a in arrays.items()]
     made = build(*leaves)
     graph = b.build(*(made if isinstance(made, tuple) else (made,)))
-    compiled = rlx.Session("cuda").compile(graph)
+    options = rlx.CompileOptions(kernel_dispatch=KernelDispatch(forced=frozenset(forced)))
+    compiled = rlx.Session("cuda").compile(graph, options=options)
     names = [choice.implementation for choice in compiled.report().kernels]
     assert names == ([] if kernel is None else [kernel]), str(compiled.report())
     return compiled.run(arrays), rlx.interpret(graph, arrays)
@@ -291,6 +296,62 @@ def test_dequant_matmul(
     found, wanted = run(op, {"x": x, "w": packed}, kernel)
     exact = dtype == "float32" and aligned  # XLA's own product of f32 is TF32
     close(found[0], wanted[0], 1e-5 if exact else 4e-3)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("sizes", [(1, 1024, 7), (3, 2048, 65), (5, 4096, 130)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_dequant_matmul_that_splits_inside(
+    scheme: str, sizes: tuple[int, ...], dtype: str, rng: np.random.Generator
+) -> None:
+    rows, inner, outer = sizes
+    made = QuantScheme.parse(f"gguf_{scheme}")
+    packed = quant.encode(made, rng.standard_normal((outer, inner)).astype(np.float32))
+    x = rng.standard_normal((rows, inner)).astype(jnp.dtype(dtype))
+    op = DequantMatmul(scheme=f"gguf_{scheme}")
+    name = "dequant_matmul.cuda.split"
+    found, wanted = run(op, {"x": x, "w": packed}, name, name)
+    close(found[0], wanted[0], {"float32": 1e-5, "float16": 5e-4, "bfloat16": 4e-3}[dtype])
+
+
+TRITON = {
+    "attention": {"bfloat16": 8e-3, "float16": 1e-3, "float32": 1e-5},
+    "cumsum": {"bfloat16": 4e-3, "float16": 5e-4, "float32": 1e-5},
+    "selective_scan": {"float32": 1e-5},
+    "gated_delta_net": {"bfloat16": 4e-3, "float32": 1e-5},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", TRITON)
+def test_kernels_of_triton(name: str, dtype: str, rng: np.random.Generator) -> None:
+    if dtype not in TRITON[name]:
+        pytest.skip(f"{name} is drawn in {', '.join(TRITON[name])}")
+    op, shapes = {
+        "attention": (
+            Attention(num_heads=4, head_dim=40, mask_kind=MaskKind.CAUSAL),
+            {"q": (2, 131, 4, 40), "k": (2, 150, 2, 40), "v": (2, 150, 2, 72)},
+        ),
+        "cumsum": (CumSum(axis=1, exclusive=True), {"x": (131, 5001)}),
+        "selective_scan": (
+            SelectiveScan(state_size=12),
+            {"x": (2, 63, 70), "d": (2, 63, 70), "a": (70, 12), "b": (2, 63, 12), "c": (2, 63, 12)},
+        ),
+        "gated_delta_net": (
+            GatedDeltaNet(state_size=48),
+            {**dict.fromkeys("qkv", (2, 31, 3, 48)), "g": (2, 31, 3), "beta": (2, 31, 3)},
+        ),
+    }[name]
+    arrays = {n: rng.standard_normal(shape) for n, shape in shapes.items()}
+    if "g" in arrays:
+        arrays["k"] /= np.linalg.norm(arrays["k"], axis=-1, keepdims=True)
+        arrays["g"], arrays["beta"] = -np.abs(arrays["g"]), np.abs(np.tanh(arrays["beta"]))
+    if "d" in arrays:
+        arrays["d"], arrays["a"] = np.abs(arrays["d"]), -np.abs(arrays["a"])
+    arrays = {n: x.astype(jnp.dtype(dtype)) for n, x in arrays.items()}
+    kernel = f"{name}.cuda.pallas"
+    found, wanted = run(op, arrays, kernel, kernel)
+    close(found[0], wanted[0], TRITON[name][dtype])
 
 
 def test_dequant_matmul_of_many_rows_is_left_to_xla(rng: np.random.Generator) -> None:

@@ -7,35 +7,7 @@
 //
 // Macros: LENGTH, THREADS, EACH (elements of a thread in a chunk), KIND (0 f32, 1 bf16, 2 f16), REVERSE, EXCLUSIVE.
 
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#if KIND == 0
-typedef float stored;
-__device__ __forceinline__ float widen(stored v) { return v; }
-__device__ __forceinline__ stored narrow(float v) { return v; }
-#elif KIND == 1
-typedef u16 stored;
-__device__ __forceinline__ float widen(stored v) { return __uint_as_float((u32)v << 16); }
-__device__ __forceinline__ stored narrow(float v) {
-  u16 r;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v));
-  return r;
-}
-#else
-typedef u16 stored;
-__device__ __forceinline__ float widen(stored v) {
-  float r;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
-  return r;
-}
-__device__ __forceinline__ stored narrow(float v) {
-  u16 r;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
-  return r;
-}
-#endif
+#include "stored.cuh"
 
 #define CHUNK (THREADS * EACH)
 #define VECTOR (LENGTH % EACH == 0 && !REVERSE)

@@ -1,41 +1,21 @@
 // y = x W^T with W in packed blocks, for a few rows of x, on the matrix units.
 //
 // Layout: parts bf16[COLUMNS, K], the rows of x, each as PARTS neighbouring rows that add up to it (1 for bf16, 2 for
-// f16, 3 for f32); packed u8[N, K / 256 * BYTES], rows of blocks in order (the public ggml formats); y T[M, N].
+// f16, 3 for f32), or with SPLIT x T[M, K] itself; packed u8[N, K / 256 * BYTES], rows of blocks in order (the public ggml formats); y T[M, N].
 // Work: a block takes 16 rows of W; its WARPS warps take turns at units of 256 * UNIT weights along K, which arrive in
 // shared memory STAGES - 1 turns ahead. A lane decodes the weights of two rows that its part of the product needs: in
 // each half of 32 weights those with numbers 4t to 4t + 3, t = lane % 4. The order along K is the same for x.
+// With SPLIT a warp makes the parts of 256 elements of x when it comes to them, in shared memory of its own: a block
+// splits each element once, and nothing waits but the warp.
 // Numerics: weights are small integers, exact in bf16; products and sums of 16 in f32, times the scale in f32; minima
 // meet sums of x that the matrix units make with ones. Result rounded once.
 //
-// Macros: M, PARTS, N, K, FORMAT (as below), KIND (of y: 0 f32, 1 bf16, 2 f16), WARPS, STAGES.
+// Macros: M, PARTS, N, K, FORMAT (as below), KIND (of x and y: 0 f32, 1 bf16, 2 f16), WARPS, STAGES, SPLIT.
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "stored.cuh"
 
 #define COLUMNS (M * PARTS)
 #define TILES ((COLUMNS + 7) / 8)
-
-#if KIND == 0
-typedef float stored;
-__device__ __forceinline__ stored narrow(float v) { return v; }
-#elif KIND == 1
-typedef u16 stored;
-__device__ __forceinline__ stored narrow(float v) {
-  u16 r;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v));
-  return r;
-}
-#else
-typedef u16 stored;
-__device__ __forceinline__ stored narrow(float v) {
-  u16 r;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
-  return r;
-}
-#endif
 
 __device__ __forceinline__ float half_at(const u8* p) {  // p is even
   float r;
@@ -52,7 +32,11 @@ __device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selector) {
 }
 __device__ __forceinline__ u32 minus(u32 a, u32 b) {  // two bf16
   u32 r;
+#if __CUDA_ARCH__ >= 900
   asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#else
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3F803F80u), "r"(b ^ 0x80008000u));
+#endif
   return r;
 }
 // Bytes 0, 1 (or 2, 3) of a word of numbers below 128 as two bf16, less `offset`: 0x43 in front makes 128 + byte.
@@ -177,6 +161,33 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 #define PITCH ((UNIT_BYTES + 31) / 32 * 32 + 16)  // rows start 4 banks apart
 #define ROW_BYTES ((u64)(K / 256) * BYTES)
 
+#if SPLIT
+typedef stored entering;
+#define PARTS_PITCH 544  // bytes of 256 parts: rows start 8 banks apart
+
+// Four neighbouring elements of x.
+__device__ __forceinline__ void read4(const stored* from, float (&to)[4]) {
+#if KIND == 0
+  const float4 four = *(const float4*)from;
+  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+#else
+  const uint2 four = *(const uint2*)from;
+  to[0] = widen((u16)four.x), to[1] = widen((u16)(four.x >> 16));
+  to[2] = widen((u16)four.y), to[3] = widen((u16)(four.y >> 16));
+#endif
+}
+// Two numbers to bf16; what is left of them stays.
+__device__ __forceinline__ u32 take(float& low, float& high) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  low -= __uint_as_float(r << 16);
+  high -= __uint_as_float(r & 0xFFFF0000u);
+  return r;
+}
+#else
+typedef u16 entering;
+#endif
+
 __device__ __forceinline__ void copy(void* to, const void* from) {
   const u32 address = (u32)__cvta_generic_to_shared(to);
 #if UNIT_BYTES % 16
@@ -194,7 +205,7 @@ __device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, 
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    dequant_matmul(const u16* __restrict__ parts, const u8* __restrict__ packed,
+    dequant_matmul(const entering* __restrict__ x, const u8* __restrict__ packed,
                    stored* __restrict__ y) {
   extern __shared__ __align__(16) u8 shared[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -202,12 +213,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
   u8* own = shared + warp * STAGES * 16 * PITCH;
 
   float sum[TILES][4] = {};
-  const u16* x[TILES];
+#if SPLIT
+  u8* parts = shared + WARPS * STAGES * 16 * PITCH + warp * COLUMNS * PARTS_PITCH;
+#else
+  const u16* parts[TILES];
 #pragma unroll
   for (int j = 0; j < TILES; j++) {
     const int column = j * 8 + g;
-    x[j] = column < COLUMNS ? parts + (u64)column * K + 4 * t : nullptr;
+    parts[j] = column < COLUMNS ? x + (u64)column * K + 4 * t : nullptr;
   }
+#endif
 
   auto load = [&](int unit, int stage) {
     if (unit < UNITS) {
@@ -229,20 +244,48 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 #pragma unroll 1
     for (int c = 0; c < UNIT; c++) {
       // Asked for before the wait, so that both arrive together.
+#if SPLIT
+      float left[M][2][4];
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        const entering* at = x + (u64)m * K + (unit * UNIT + c) * 256 + 4 * lane;
+        read4(at, left[m][0]);
+        read4(at + 128, left[m][1]);
+      }
+#else
       uint2 b[8][TILES][2];
 #pragma unroll
       for (int group = 0; group < 8; group++) {
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
-          const u16* at = x[j] + ((unit * UNIT + c) * 256 + group * 32);
-          b[group][j][0] = x[j] ? *(const uint2*)at : make_uint2(0u, 0u);
-          b[group][j][1] = x[j] ? *(const uint2*)(at + 16) : make_uint2(0u, 0u);
+          const u16* at = parts[j] + ((unit * UNIT + c) * 256 + group * 32);
+          b[group][j][0] = parts[j] ? *(const uint2*)at : make_uint2(0u, 0u);
+          b[group][j][1] = parts[j] ? *(const uint2*)(at + 16) : make_uint2(0u, 0u);
         }
       }
+#endif
       if (c == 0) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
         __syncwarp();
       }
+#if SPLIT
+      if (c != 0) __syncwarp();  // all have read the parts before
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            float(&four)[4] = left[m][half];
+            uint2 pairs;
+            pairs.x = take(four[0], four[1]);
+            pairs.y = take(four[2], four[3]);
+            *(uint2*)(parts + (m * PARTS + p) * PARTS_PITCH + half * 256 + 8 * lane) = pairs;
+          }
+        }
+      }
+      __syncwarp();
+#endif
       const u8* upper = own + (stage * 16 + g) * PITCH + c * BYTES;
       const u8* lower = upper + 8 * PITCH;
 #if SHARED_SCALES
@@ -270,17 +313,25 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 #endif
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
+#if SPLIT
+          const u8* at = parts + (j * 8 + g) * PARTS_PITCH + group * 64 + 8 * t;
+          const bool real = j * 8 + g < COLUMNS;
+          const uint2 b0 = real ? *(const uint2*)at : make_uint2(0u, 0u);
+          const uint2 b1 = real ? *(const uint2*)(at + 32) : make_uint2(0u, 0u);
+#else
+          const uint2 b0 = b[group][j][0], b1 = b[group][j][1];
+#endif
           float d[4] = {};
-          multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b[group][j][0]);
+          multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b0);
           if (FORMAT == 6) {
             float e[4] = {};
-            multiply(e, u.second[0], l.second[0], u.second[1], l.second[1], b[group][j][1]);
+            multiply(e, u.second[0], l.second[0], u.second[1], l.second[1], b1);
             sum[j][0] += su[0] * d[0] + su[1] * e[0];
             sum[j][1] += su[0] * d[1] + su[1] * e[1];
             sum[j][2] += sl[0] * d[2] + sl[1] * e[2];
             sum[j][3] += sl[0] * d[3] + sl[1] * e[3];
           } else {
-            multiply(d, u.second[0], l.second[0], u.second[1], l.second[1], b[group][j][1]);
+            multiply(d, u.second[0], l.second[0], u.second[1], l.second[1], b1);
             sum[j][0] += su[0] * d[0];
             sum[j][1] += su[0] * d[1];
             sum[j][2] += sl[0] * d[2];
@@ -289,8 +340,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
           if (MINIMUM) {
             const u32 one = 0x3F803F80u;
             float e[4] = {};
-            multiply(e, one, one, one, one, b[group][j][0]);
-            multiply(e, one, one, one, one, b[group][j][1]);
+            multiply(e, one, one, one, one, b0);
+            multiply(e, one, one, one, one, b1);
             sum[j][0] += mu * e[0];
             sum[j][1] += mu * e[1];
             sum[j][2] += ml * e[2];

@@ -11,47 +11,16 @@
 //
 // Macros: L, H, N (sizes), COLUMNS, GROUP, PER, TILE, GATES, CARRY, KIND (0 f32, 1 bf16, 2 f16).
 
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "copy16.cuh"
+#include "stored.cuh"
 
-#if KIND == 0
-typedef float T;
-#else
-typedef u16 T;
-#endif
+typedef stored T;
 
 // At least TILE: see `ask`.
 #define THREADS (COLUMNS / PER * GROUP)
 #define ROWS (N / GROUP)
 #define TILES ((L + TILE - 1) / TILE)
 #define WIDE (16 / (int)sizeof(T))
-
-__device__ __forceinline__ float widen(T x) {
-#if KIND == 0
-  return x;
-#elif KIND == 1
-  return __uint_as_float((u32)x << 16);
-#else
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-  return y;
-#endif
-}
-
-__device__ __forceinline__ T narrow(float x) {
-#if KIND == 0
-  return x;
-#elif KIND == 1
-  u16 y;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
-  return y;
-#else
-  u16 y;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
-  return y;
-#endif
-}
 
 // Four neighbouring elements of shared memory.
 __device__ __forceinline__ void read4(const T* from, float* to) {
@@ -63,14 +32,6 @@ __device__ __forceinline__ void read4(const T* from, float* to) {
   to[0] = widen((T)(four.x & 0xffff)), to[1] = widen((T)(four.x >> 16));
   to[2] = widen((T)(four.y & 0xffff)), to[3] = widen((T)(four.y >> 16));
 #endif
-}
-
-// Copies 16 bytes to shared memory, or zeros when `inside` is false.
-__device__ __forceinline__ void copy16(void* to, const void* from, bool inside) {
-  const u32 address = (u32)__cvta_generic_to_shared(to);
-  const u32 bytes = inside ? 16u : 0u;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
 }
 
 __device__ __forceinline__ float over_group(float x) {

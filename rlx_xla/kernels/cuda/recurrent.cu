@@ -12,8 +12,7 @@
 //
 // Macros: B, L, D, H (sizes), G (gates), ROWS (1, 2, 4 or 8), KIND (0 LSTM, 1 GRU, 2 tanh, 3 relu), CARRY.
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "integers.cuh"
 
 #define CLUSTER 8
 #define LANES 16

@@ -9,8 +9,7 @@
 //
 // Macros: S, H, N (sizes), STATES (a thread), TILE, CHANNELS, STAGES.
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "copy16.cuh"
 
 #define GROUP (N / STATES)
 #define THREADS (CHANNELS * GROUP)
@@ -20,14 +19,6 @@ __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// Copies 16 bytes to shared memory, or zeros when `inside` is false.
-__device__ __forceinline__ void copy16(void* to, const void* from, bool inside) {
-  const u32 address = (u32)__cvta_generic_to_shared(to);
-  const u32 bytes = inside ? 16u : 0u;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -41,7 +41,8 @@ def _check(op: CumSum, types: Sequence[TensorType]) -> Supported | Refused:
     return Supported()
 
 
-def _configure(op: CumSum, types: Sequence[TensorType], results: Sequence[TensorType]) -> Launch:
+def launch(op: CumSum, types: Sequence[TensorType], results: Sequence[TensorType]) -> Launch:
+    """How it is started."""
     del results
     *leading, length = (dims.evaluate(size, {}) for size in types[0].shape)
     kind = _KINDS[types[0].dtype]
@@ -67,6 +68,6 @@ register_kernel(
         platforms=("cuda",),
         source="cumsum.cu",
         check=_check,
-        configure=_configure,
+        configure=launch,
     )
 )

@@ -2,10 +2,13 @@
 
 XLA unpacks the weight to memory and reads it again; here the packed bytes are all that is read.
 The matrix units take x as bf16, so wider x goes in as a sum of bf16 parts: 3 for f32, 2 for f16.
+XLA makes the parts before the launch; ``dequant_matmul.cuda.split`` makes them inside, which saves
+XLA's launches. Nobody has measured that one on a GPU, so it is taken only when forced.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -45,6 +48,8 @@ _SHARED = 224 * 1024
 """Shared memory of a multiprocessor that kernels get, in bytes (H100, H200; A100 has 160 KiB)."""
 
 _MULTIPROCESSORS = 132
+PARTS_PITCH = 544
+"""Bytes of 256 parts in shared memory, as in the source."""
 
 
 def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refused:
@@ -68,23 +73,29 @@ def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refuse
     return Supported()
 
 
-def _configure(
-    op: DequantMatmul, types: Sequence[TensorType], results: Sequence[TensorType]
+def launch(
+    op: DequantMatmul,
+    types: Sequence[TensorType],
+    results: Sequence[TensorType],
+    *,
+    split: bool = False,
 ) -> Launch:
+    """How it is started."""
     *leading, inner = (dims.evaluate(size, {}) for size in types[0].shape)
     rows, outer = math.prod(leading), dims.evaluate(results[0].shape[-1], {})
     number, size = _FORMATS[op.scheme]
     unit = 1 if size % 16 == 0 else 4
     units = inner // 256 // unit
     pitch = (unit * size + 31) // 32 * 32 + 16
-    warps, stages = _shape(-(-outer // 16), units, 16 * pitch)
     columns = rows * _PARTS[types[0].dtype]
+    own = columns * PARTS_PITCH if split else 0
+    warps, stages = _shape(-(-outer // 16), units, 16 * pitch, own)
     sums = warps * 16 * (8 * -(-columns // 8) + 1) * 4
     return Launch(
         entry="dequant_matmul",
         grid=(-(-outer // 16),),
         block=(warps * 32,),
-        shared_bytes=max(warps * stages * 16 * pitch, sums),
+        shared_bytes=max(warps * (stages * 16 * pitch + own), sums),
         defines={
             "M": rows,
             "PARTS": _PARTS[types[0].dtype],
@@ -94,18 +105,19 @@ def _configure(
             "KIND": _KINDS[types[0].dtype],
             "WARPS": warps,
             "STAGES": stages,
+            "SPLIT": int(split),
         },
     )
 
 
-def _shape(blocks: int, units: int, stage: int) -> tuple[int, int]:
-    """Warps of a block and stages of a warp, of ``stage`` bytes each.
+def _shape(blocks: int, units: int, stage: int, own: int) -> tuple[int, int]:
+    """Warps of a block and stages of a warp, of ``stage`` bytes each; ``own`` more for a warp.
 
     As many as let every block be on the GPU at once; no more warps than half the units of K.
     """
     resident = min(5, math.ceil(blocks / _MULTIPROCESSORS))
     for warps, stages in ((8, 2), (4, 2), (2, 3), (2, 2)):
-        if 2 * warps <= units and warps * stages * stage * resident <= _SHARED:
+        if 2 * warps <= units and warps * (stages * stage + own) * resident <= _SHARED:
             return warps, stages
     return 1, 2
 
@@ -131,6 +143,14 @@ def _prepare(ctx: LoweringContext, *operands: ir.Value) -> Sequence[ir.Value]:
     return stablehlo.reshape(ctx.tensor(DType.BF16, (rows * parts, inner)), joined), packed
 
 
+def _flat(ctx: LoweringContext, *operands: ir.Value) -> Sequence[ir.Value]:
+    """X in its dtype as [rows, K]."""
+    x, packed = operands
+    type_ = ctx.input_types[0]
+    *leading, inner = (dims.evaluate(size, {}) for size in type_.shape)
+    return stablehlo.reshape(ctx.tensor(type_.dtype, (math.prod(leading), inner)), x), packed
+
+
 register_kernel(
     PtxKernel(
         name="dequant_matmul.cuda.ptx",
@@ -138,7 +158,20 @@ register_kernel(
         platforms=("cuda",),
         source="dequant_matmul.cu",
         check=_check,
-        configure=_configure,
+        configure=launch,
         prepare=_prepare,
+    )
+)
+register_kernel(
+    PtxKernel(
+        name="dequant_matmul.cuda.split",
+        op=DequantMatmul,
+        platforms=("cuda",),
+        priority=-1,
+        unproven="splitting x inside the launch has not been measured on a GPU",
+        source="dequant_matmul.cu",
+        check=_check,
+        configure=functools.partial(launch, split=True),
+        prepare=_flat,
     )
 )

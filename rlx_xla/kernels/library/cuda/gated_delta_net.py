@@ -45,9 +45,8 @@ def _check(op: GatedDeltaNet, types: Sequence[TensorType]) -> Supported | Refuse
     return Supported()
 
 
-def _configure(
-    op: GatedDeltaNet, types: Sequence[TensorType], results: Sequence[TensorType]
-) -> Launch:
+def launch(op: GatedDeltaNet, types: Sequence[TensorType], results: Sequence[TensorType]) -> Launch:
+    """How it is started."""
     del results
     batch, length, heads, size = (dims.evaluate(d, {}) for d in types[0].shape)
     kind, width = _KINDS[types[0].dtype]
@@ -85,6 +84,6 @@ register_kernel(
         platforms=("cuda",),
         source="gated_delta_net.cu",
         check=_check,
-        configure=_configure,
+        configure=launch,
     )
 )

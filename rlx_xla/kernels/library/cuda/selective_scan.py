@@ -38,9 +38,8 @@ def _check(op: SelectiveScan, types: Sequence[TensorType]) -> Supported | Refuse
     return Supported()
 
 
-def _configure(
-    op: SelectiveScan, types: Sequence[TensorType], results: Sequence[TensorType]
-) -> Launch:
+def launch(op: SelectiveScan, types: Sequence[TensorType], results: Sequence[TensorType]) -> Launch:
+    """How it is started."""
     del results
     batch, length, width = (dims.evaluate(size, {}) for size in types[0].shape)
     states = _STATES[op.state_size]
@@ -69,6 +68,6 @@ register_kernel(
         platforms=("cuda",),
         source="selective_scan.cu",
         check=_check,
-        configure=_configure,
+        configure=launch,
     )
 )

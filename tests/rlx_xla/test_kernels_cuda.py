@@ -1,0 +1,154 @@
+"""The sources of kernels for NVIDIA GPUs, as far as they can be examined without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rlx
+from rlx.dtypes import DType
+from rlx.ops.quantized import DequantMatmul
+from rlx.ops.reduction import CumSum
+from rlx.ops.sequence import GatedDeltaNet, Gru, Lstm, Rnn, SelectiveScan
+from rlx.types import TensorType
+from rlx_xla.kernels import nvrtc, ptx
+from rlx_xla.kernels.library.cuda import (
+    cumsum,
+    dequant_matmul,
+    gated_delta_net,
+    recurrent,
+    selective_scan,
+)
+from rlx_xla.kernels.ptx import Launch
+from rlx_xla.kernels.select import kernels_for
+
+SOURCES = sorted(
+    file.name
+    for file in files("rlx_xla.kernels").joinpath("cuda").iterdir()
+    if file.name.endswith(".cu")
+)
+needs_nvrtc = pytest.mark.skipif(
+    isinstance(nvrtc.load(), nvrtc.Unavailable), reason="NVRTC is not installed"
+)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_a_source_includes_is_joined_once(name: str) -> None:
+    text = ptx.source_text(name)
+    assert "#include" not in text
+    assert text.count("typedef unsigned int u32;") == 1
+    for function in ("void copy16(", "float widen(stored x) { return x; }"):
+        assert text.count(function) <= 1
+
+
+def _type(text: str) -> TensorType:
+    return rlx.GraphBuilder().input("x", text).type
+
+
+def _dequant(scheme: str, x: str, split: bool) -> Launch:
+    types = [_type(x), TensorType(DType.U8, (1,))]
+    results = [types[0].with_shape((types[0].shape[0], 4096))]
+    return dequant_matmul.launch(DequantMatmul(scheme=scheme), types, results, split=split)
+
+
+LAUNCHES: dict[str, tuple[str, Callable[[], Launch]]] = {
+    **{
+        f"dequant_matmul {scheme} {x} {split}": (
+            "dequant_matmul.cu",
+            lambda scheme=scheme, x=x, split=split: _dequant(scheme, x, split),
+        )
+        for scheme, x in (("gguf_q4_0", "f32[5, 2048]"), ("gguf_q6k", "f16[8, 2048]"))
+        for split in (False, True)
+    },
+    "cumsum": (
+        "cumsum.cu",
+        lambda: cumsum.launch(CumSum(axis=1), [_type("bf16[131, 5001]")], []),
+    ),
+    "gated_delta_net": (
+        "gated_delta_net.cu",
+        lambda: gated_delta_net.launch(
+            GatedDeltaNet(state_size=64, gate_per_channel=True), [_type("f16[2, 65, 3, 64]")], []
+        ),
+    ),
+    "selective_scan": (
+        "selective_scan.cu",
+        lambda: selective_scan.launch(SelectiveScan(state_size=16), [_type("f32[2, 63, 20]")], []),
+    ),
+    "lstm": ("recurrent.cu", lambda: recurrent.launch(Lstm(hidden_size=256), 17, 33)),
+    "gru": ("recurrent.cu", lambda: recurrent.launch(Gru(hidden_size=200, carry=True), 17, 33)),
+    "rnn": ("recurrent.cu", lambda: recurrent.launch(Rnn(hidden_size=64), 3, 33)),
+}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_sources_compile(name: str) -> None:
+    compiler = nvrtc.load()
+    assert isinstance(compiler, nvrtc.Compiler)
+    source, make = LAUNCHES[name]
+    started = make()
+    clusters = source == "recurrent.cu"
+    for architecture in ("compute_90",) if clusters else ("compute_80", "compute_90"):
+        text = compiler.ptx(
+            ptx.source_text(source),
+            name=source,
+            architecture=architecture,
+            defines=started.defines,
+        )
+        assert f".entry {started.entry}" in text
+        # The oldest GPUs that we write for have no such instruction.
+        assert architecture == "compute_90" or "sub.rn.bf16x2" not in text
+
+
+@pytest.mark.parametrize(("dtype", "parts"), [(np.float32, 3), (np.float16, 2)])
+def test_a_warp_reads_the_parts_that_it_made(
+    dtype: Any, parts: int, rng: np.random.Generator
+) -> None:
+    """What ``SPLIT`` of dequant_matmul.cu does in shared memory, lane by lane."""
+    rows, pitch, bf16 = 3, dequant_matmul.PARTS_PITCH, ml_dtypes.bfloat16
+    x = (rng.standard_normal((rows, 256)) * 10.0 ** rng.integers(-6, 4, (rows, 256))).astype(dtype)
+    memory = np.zeros(rows * parts * pitch, np.uint8)
+    for lane in range(32):
+        for m in range(rows):
+            for half in range(2):
+                at = half * 128 + 4 * lane
+                left = x[m, at : at + 4].astype(np.float32)
+                for p in range(parts):
+                    taken = left.astype(bf16)
+                    left = left - taken.astype(np.float32)
+                    to = (m * parts + p) * pitch + half * 256 + 8 * lane
+                    memory[to : to + 8] = taken.view(np.uint8)
+    found = np.zeros((rows * parts, 256), np.float64)
+    for column in range(rows * parts):
+        for t in range(4):
+            for group in range(8):
+                for half in range(2):
+                    at = column * pitch + group * 64 + 8 * t + 32 * half
+                    k = group * 32 + 16 * half + 4 * t
+                    found[column, k : k + 4] = memory[at : at + 8].view(bf16).astype(np.float64)
+    whole = found.reshape(rows, parts, 256).sum(1)
+    exact = x.astype(np.float64)
+    if parts == 3:
+        np.testing.assert_array_equal(whole, exact)  # three times eight bits are all of f32
+    else:
+        np.testing.assert_allclose(whole, exact, rtol=2.0**-16)
+
+
+def test_lanes_of_half_a_warp_read_different_banks() -> None:
+    for lanes in (range(16), range(16, 32)):
+        words = [
+            (dequant_matmul.PARTS_PITCH * (lane >> 2) + 8 * (lane & 3)) // 4 + w
+            for lane in lanes
+            for w in range(2)
+        ]
+        assert len({word % 32 for word in words}) == 32
+
+
+def test_splitting_inside_is_taken_only_when_forced() -> None:
+    (kernel,) = [k for k in kernels_for(DequantMatmul, "cuda") if k.name.endswith(".split")]
+    assert kernel.unproven == "splitting x inside the launch has not been measured on a GPU"
