@@ -352,8 +352,6 @@ LOOKALIKES = [
         misses=("its reset gate multiplies the state before the product",)),
     Way("hk.GRU", _haiku_cell(lambda: hk.GRU(4)), (SEQUENCE,), {},
         misses=("its reset gate multiplies the state before the product",)),
-    Way("gru of swapped gates", lambda *a: gru(*a, mix=lambda z, n, h: z * n + (1 - z) * h), GRU,
-        {}, misses=("its update gate z takes the new state, and 1 − z the last one",)),
     Way("gru of another gate", lambda *a: gru(*a, mix=lambda z, n, h: z * h + (2 - z) * n), GRU,
         {}),
     Way("loss with smoothed labels", lambda x, i: optax.softmax_cross_entropy(

@@ -17,6 +17,8 @@ from rlx.passes import Canonicalize, EliminateCommonSubexpressions, InlineCalls,
 from rlx.passes.base import PassContext
 from rlx.recognition_report import RecognitionReport
 from rlx_xla.tracing.traced import Traced
+from tests.rlx_xla.recognize_cells import LOOKALIKES as CELL_LOOKALIKES
+from tests.rlx_xla.recognize_cells import WAYS as CELL_WAYS
 from tests.rlx_xla.recognize_layers import LOOKALIKES as LAYER_LOOKALIKES
 from tests.rlx_xla.recognize_layers import UNITS
 from tests.rlx_xla.recognize_layers import WAYS as LAYER_WAYS
@@ -24,8 +26,8 @@ from tests.rlx_xla.recognize_models import LOOKALIKES as MODEL_LOOKALIKES
 from tests.rlx_xla.recognize_models import WAYS as MODEL_WAYS
 from tests.rlx_xla.recognize_ways import LOOKALIKES, WAYS, Way
 
-ALL_WAYS = [*WAYS, *MODEL_WAYS, *LAYER_WAYS, *UNITS]
-ALL_LOOKALIKES = [*LOOKALIKES, *MODEL_LOOKALIKES, *LAYER_LOOKALIKES]
+ALL_WAYS = [*WAYS, *MODEL_WAYS, *LAYER_WAYS, *CELL_WAYS, *UNITS]
+ALL_LOOKALIKES = [*LOOKALIKES, *MODEL_LOOKALIKES, *LAYER_LOOKALIKES, *CELL_LOOKALIKES]
 LOOPS = ("selective_scan", "lstm", "gru", "rnn")
 STEPS = 6
 """Steps of the loops among the ways, whose roundings add up."""
@@ -44,7 +46,10 @@ def _arguments(way: Way, rng: np.random.Generator) -> list[Any]:
 
 
 def _draws(way: Way, rng: np.random.Generator) -> list[list[Any]]:
-    """Inputs: plain, logits of 1e4, means of 300; where hostile, rows of −Inf, +Inf and NaN."""
+    """Inputs: plain, logits of 1e4, means of 300; where hostile, rows of −Inf, +Inf and NaN.
+
+    Those lie in the first argument, and in one of the others.
+    """
     draws = [_arguments(way, rng) for _ in range(2)]
     floats = [i for i, a in enumerate(draws[0]) if a.dtype.kind not in "iub"]
     for change in (lambda a: a * 1e4, lambda a: a + 300):
@@ -54,7 +59,8 @@ def _draws(way: Way, rng: np.random.Generator) -> list[list[Any]]:
         draws.append(made)
     for bad in (-np.inf, np.inf, np.nan) if way.hostile else ():
         # A gain of Inf meets zeros that only a rounding to 16 bits makes.
-        for index in floats if np.dtype(way.dtype).itemsize > 2 else floats[:1]:
+        others = floats[1:] if np.dtype(way.dtype).itemsize > 2 else []
+        for index in (*floats[:1], *(others and [int(rng.choice(others))])):
             made = _arguments(way, rng)
             array = made[index]
             rows = array.reshape(-1, array.shape[-1])

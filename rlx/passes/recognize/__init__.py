@@ -22,7 +22,8 @@ from rlx.passes.recognize import (
     softmax,
     units,
 )
-from rlx.passes.recognize.matcher import Matcher, Search, find
+from rlx.passes.recognize.matcher import Matcher, Search
+from rlx.passes.recognize.replace import find
 from rlx.recognition_report import NearMiss, RecognitionReport
 
 Table: TypeAlias = "dict[type[Op], tuple[Matcher, ...]]"
@@ -79,6 +80,7 @@ class Recognize(AbstractPass):
                 platform=ctx.platform,
                 counts=counts,
                 misses=misses,
+                has_kernel=ctx.has_kernel,
             )
         found = RecognitionReport(
             dict(sorted((+counts).items())),

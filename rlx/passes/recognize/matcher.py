@@ -15,10 +15,8 @@ from typing import Any, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 
-from rlx.ir import location as loc
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Op
-from rlx.ir.rewrite import Rewritten, Rule, sweep
 from rlx.ops.arithmetic import Add, Div, IntegerPow, Max, Min, Mul, Neg, Pow, Square, Sub
 from rlx.ops.compare import Compare, Select
 from rlx.ops.convert import Convert, Copy, StopGradient
@@ -142,14 +140,21 @@ class Search:
         strict: match only what gives the same bits, up to the order of sums.
         misses: what came near a pattern.
         platform: what is compiled for.
+        has_kernel: whether a kernel of the device carries a node out; None for no device.
     """
 
     def __init__(
-        self, graph: Graph, strict: bool, misses: dict[NearMiss, None], platform: str
+        self,
+        graph: Graph,
+        strict: bool,
+        misses: dict[NearMiss, None],
+        platform: str,
+        has_kernel: Callable[[Node], bool] | None = None,
     ) -> None:
         self.strict = strict
         self.misses = misses
         self.platform = platform
+        self.has_kernel = has_kernel
         self._graph = graph
         self._uses: Counter[Value] = Counter((*graph.outputs, *graph.effects))
         self._numbers: dict[Value, Any] = {}
@@ -547,50 +552,3 @@ def _readers(search: Search) -> dict[Value, list[Node]]:
         for value in dict.fromkeys(node.inputs):
             found.setdefault(value, []).append(node)
     return found
-
-
-def find(
-    graph: Graph,
-    table: Mapping[type[Op], tuple[Matcher, ...]],
-    *,
-    strict: bool,
-    platform: str,
-    counts: Counter[str],
-    misses: dict[NearMiss, None],
-) -> Graph:
-    """The graph with every pattern, in inner graphs too, replaced by its composite.
-
-    Args:
-        graph: any graph.
-        table: matchers by the op of a pattern's last node.
-        strict: whether to match only what gives the same bits.
-        platform: what is compiled for.
-        counts: what was found is added here.
-        misses: near misses are added here.
-    """
-    graphs = iter(graph.all_graphs())
-
-    def start() -> Rule:
-        source = next(graphs)
-        matches = Search(source, strict, misses, platform).run(table)
-        nodes = iter(source.nodes())
-        new: dict[Value, Value] = {}
-
-        def visit(current: Node) -> Rewritten:
-            node = next(nodes)
-            match = matches.get(node)
-            if match is None:
-                new.update(zip(node.results, current.results, strict=True))
-                return None
-            with loc.at(node.location):
-                made = match.build(*(new[v] for v in match.operands))
-            results = made if isinstance(made, tuple) else (made,)
-            new.update(zip(node.results, results, strict=True))
-            counts[match.what] += 1
-            if counts[match.absorbs]:
-                counts[match.absorbs] -= 1
-            return results
-
-        return visit
-
-    return sweep(graph, start)

@@ -1,0 +1,84 @@
+"""Recurrent cells on CPUs: one op where its kernel wins, and the loop as it stands elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlx
+import rlx_xla
+from rlx.passes import Canonicalize, InlineCalls, Recognize
+from rlx.passes.base import PassContext
+from rlx.recognition_report import RecognitionReport
+from rlx_xla.kernels import ffi
+from tests.rlx_xla.recognize_cells import lstm, plain, state_only
+
+LEFT = "no kernel takes it, or XLA's CPU runs the loop as fast as it stands"
+
+
+@pytest.fixture(autouse=True)
+def _library() -> None:
+    if isinstance(ffi.load(), ffi.Unavailable):
+        pytest.skip("built without a C++ compiler")
+
+
+def _draw(*shapes: tuple[int, ...]) -> list[Any]:
+    rng = np.random.default_rng()
+    return [jnp.asarray(rng.standard_normal(s).astype(np.float32) / 2) for s in shapes]
+
+
+def _compiled(fn: Any, arguments: list[Any]) -> Any:
+    """Compiled for the CPU; its results are those of JAX."""
+    with jax.numpy_rank_promotion("allow"):
+        compiled = rlx.Session("cpu").compile(rlx_xla.trace(fn, *arguments))
+        wanted = jax.jit(fn)(*arguments)
+    np.testing.assert_allclose(np.asarray(compiled(*arguments)), wanted, rtol=1e-4, atol=1e-5)
+    return compiled
+
+
+@pytest.mark.parametrize("form", ["plain", "backwards", "before", "one"])
+def test_small_cells_run_by_the_kernel(form: str) -> None:
+    function = {
+        "plain": lstm(plain),
+        "backwards": lstm(plain, reverse=True),
+        "before": lstm(state_only, before=lambda x, w, u, b: x @ w + b),
+        "one": lstm(plain, shown=False),
+    }[form]
+    shape = (7, 3) if form == "one" else (7, 5, 3)
+    report = _compiled(function, _draw(shape, (3, 16), (4, 16), (16,))).report()
+    assert report.recognition.of("lstm") == 1
+    assert "lstm.cpu.ffi" in str(report)
+
+
+def _found(batch: int, width: int, **options: Any) -> RecognitionReport:
+    """What recognition says of a plain network; nothing is compiled."""
+
+    def rnn(x: Any, u: Any) -> Any:
+        step = lambda h, now: (jnp.tanh(now @ u + h @ u),) * 2  # noqa: E731
+        return jax.lax.scan(step, jnp.zeros((batch, width)), x)[1]
+
+    graph = rlx_xla.trace(rnn, *_draw((8, batch, width), (width, width))).graph
+    ctx = PassContext(platform="cpu", **options)
+    for step in (InlineCalls(), Canonicalize(), Recognize()):
+        graph = step.run(graph, ctx)
+    found = ctx.found
+    assert isinstance(found, RecognitionReport)
+    return found
+
+
+def test_the_loop_stays_where_the_kernel_gains_nothing() -> None:
+    """Measured on two cores: XLA shares large products of a step out among threads."""
+    for batch, width, gains in ((1, 192, True), (1, 193, False), (2, 90, True), (2, 91, False)):
+        found = _found(batch, width, has_kernel=lambda node: True)
+        assert found.of("rnn") == gains
+        assert gains or [m.reason for m in found.misses] == [LEFT]
+
+
+def test_the_loop_stays_without_a_kernel() -> None:
+    for options in ({"has_kernel": lambda node: False}, {}):
+        (miss,) = _found(2, 4, **options).misses
+        assert (miss.pattern, miss.reason) == ("rnn", LEFT)
