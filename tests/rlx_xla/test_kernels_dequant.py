@@ -116,6 +116,14 @@ def test_a_hostile_weight_is_an_error() -> None:
     _refused(gguf, [x, short], 5, r"x\[..., 256\] and a result \[..., 4\]", scheme=12)
     _refused(gguf, [x, short], 4, "a known tensor type of GGUF is required; got 99", scheme=99)
     _refused(gguf, [x, short.astype(np.int32)], 4, "operand 1 must have", scheme=12)
+    for pick in ("rlx_dequant_matmul_gguf_pick_cpu", "rlx_dequant_matmul_int8_pick_cpu"):
+        index = np.array(0, np.int32)
+        _refused(pick, [x, index], 4, "3 operands and 1 results are required; got 2", scheme=12)
+        _refused(pick, [x, short, short], 4, "operand 1 must have element type 4", scheme=12)
+        two = np.zeros(2, np.int32)
+        _refused(pick, [x, two, short], 4, r"an index of one number .* got \[2\]", scheme=12)
+        # Only the weight that is meant is looked at.
+        _refused(pick, [x, np.array(9, np.int32), short, cut], 4, r".* \[4, 143\]", scheme=12)
     codes, scale = np.zeros((256, 4), np.int8), np.zeros((8, 4), np.float32)
     _refused(int8, [x, codes[:-1], scale], 4, r"codes \[k, n\] and scale \[k / 32, n\]", block=32)
     _refused(int8, [x, codes, scale[:-1]], 4, r"codes \[k, n\] and scale \[k / 32, n\]", block=32)

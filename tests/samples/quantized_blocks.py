@@ -17,6 +17,7 @@ from rlx.ops.quantized import (
     DequantizeBlocks,
     DequantMatmul,
     DequantMatmulInt8,
+    DequantMatmulPick,
     DequantMoeWeights,
 )
 from rlx.quant import QuantScheme, all_schemes, pack, unpack
@@ -77,6 +78,7 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield from _numbers(rng)
     yield from _products(rng)
     yield from _rounded_products(rng)
+    yield from _picked_products(rng)
     yield from _rows(rng)
     yield from _experts(rng)
 
@@ -157,6 +159,28 @@ def _rounded_products(rng: np.random.Generator) -> Iterator[Sample]:
     whole = (bad, *weight(rng, q8, 64, 3))
     loose = Tolerance(2e-2, 2e-3)
     yield Sample(DequantMatmulInt8(scheme=str(q8)), whole, "not finite", tolerance=loose)
+
+
+def _picked_products(rng: np.random.Generator) -> Iterator[Sample]:
+    for name in ("gguf_q4_0", "gguf_q4_1", "gguf_q8_0", "gguf_q4k", "gguf_q6k"):
+        scheme = QuantScheme.parse(name)
+        weights = [weight(rng, scheme, 256, 5)[0] for _ in range(3)]
+        for index in (0, 2, -1, 7):  # the last two are outside
+            rounded = index > 0
+            x = draw(rng, DType.F32, (2, 256))
+            taken = matrix(scheme, (weights[min(max(index, 0), 2)],))
+            most = np.abs(x.astype(np.float64)) @ np.abs(taken.astype(np.float64))
+            loose = Tolerance(2e-3 * float(most.max(initial=0)), 2e-3)
+            bound = loose if rounded else summing(x, taken)
+            op = DequantMatmulPick(scheme=name, rounded=rounded)
+            yield Sample(
+                op, (x, np.array(index, np.int32), *weights), f"{name} {index}", tolerance=bound
+            )
+    scheme = QuantScheme.parse("gguf_q5k")
+    one = weight(rng, scheme, 512, 3)
+    x = draw(rng, DType.BF16, (512,))
+    op = DequantMatmulPick(scheme=str(scheme))
+    yield Sample(op, (x, np.array(0, np.int32), *one), "one weight", tolerance=_low(DType.BF16))
 
 
 def _low(dtype: DType) -> Tolerance:
@@ -264,6 +288,7 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(rounded, ("i8[2, 32]", "u8[2, 34]"), DTypeError, "C3", "floating")
     yield ErrorSample(rounded, ("f32[]", "u8[2, 34]"), ShapeError, "C3", "one axis")
     yield ErrorSample(rounded, ("f32[2, 64]", "u8[2, 34]"), ShapeError, "C4", "K = 32")
+    yield from _picked_errors()
     rows = _make(DequantGather, scheme="gguf_q8_0")
     unknown = _make(DequantGather, scheme="int8/x")
     yield ErrorSample(unknown, ("i8[64, 3]", "i32[2]", "f32[2, 3]"), ShapeError, "C1", "int8/x")
@@ -280,6 +305,20 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(slabs, ("u8[e, 3, 34]",), ShapeError, "C2", "static")
     yield ErrorSample(slabs, ("u8[2, 3, 33]",), ShapeError, "C2", "34 bytes")
     yield from _grouped_errors()
+
+
+def _picked_errors() -> Iterator[ErrorSample]:
+    picked = _make(DequantMatmulPick, scheme="gguf_q8_0")
+    good = ("f32[2, 32]", "i32[]", "u8[2, 34]", "u8[2, 34]")
+    for name, match in (("gguf_q9k", "Did you mean"), ("int8/32", "one of GGUF; got int8/32")):
+        yield ErrorSample(_make(DequantMatmulPick, scheme=name), good, ShapeError, "C1", match)
+    yield ErrorSample(picked, good[:2], ShapeError, "C2", "at least one weight")
+    other = (*good[:3], "u8[3, 34]")
+    yield ErrorSample(picked, other, ShapeError, "C2", "got weights[1]: u8[3, 34]")
+    yield ErrorSample(picked, (good[0], "i64[]", *good[2:]), DTypeError, "C3", "got i64[]")
+    yield ErrorSample(picked, (good[0], "i32[1]", *good[2:]), ShapeError, "C3", "got i32[1]")
+    yield ErrorSample(picked, ("f32[2, 64]", *good[1:]), ShapeError, "C4", "K = 32")
+    yield ErrorSample(picked, ("i8[2, 32]", *good[1:]), DTypeError, "C4", "floating")
 
 
 def _grouped_errors() -> Iterator[ErrorSample]:
@@ -314,6 +353,9 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
     yield SymbolicSample(product, ("f32[b, s, 32]", "u8[3, 34]"), {"b": 2, "s": 3})
     rounded = DequantMatmulInt8(scheme="gguf_q4_1")
     yield SymbolicSample(rounded, ("f32[b, s, 64]", "u8[3, 40]"), {"b": 2, "s": 3})
+    picked = DequantMatmulPick(scheme="gguf_q4_1", rounded=True)
+    types = ("f32[b, s, 64]", "i32[]", "u8[3, 40]", "u8[3, 40]")
+    yield SymbolicSample(picked, types, {"b": 2, "s": 3})
     rows = DequantGather(scheme="gguf_q4k")
     yield SymbolicSample(rows, ("u8[9, 144]", "i32[b, s]"), {"b": 2, "s": 3})
     columns = DequantGather(scheme="int4/32", size=50)

@@ -25,6 +25,7 @@ from rlx.ops.quantized.learned import SynthMatmul as SynthMatmul
 from rlx.ops.quantized.learned import SynthMatmulBackward as SynthMatmulBackward
 from rlx.ops.quantized.learned import SynthReconstruct as SynthReconstruct
 from rlx.ops.quantized.learned import SynthWrt as SynthWrt
+from rlx.ops.quantized.picked import DequantMatmulPick as DequantMatmulPick
 from rlx.ops.quantized.rounded import DequantMatmulInt8 as DequantMatmulInt8
 from rlx.ops.quantized.scaled import ScaledDequantize as ScaledDequantize
 from rlx.ops.quantized.scaled import ScaledGroupedMatmul as ScaledGroupedMatmul

@@ -1,16 +1,19 @@
-// Handler of dequant_int8.h: rlx_dequant_matmul_int8_rows_cpu(x[..., k], weight[n, bytes]) -> y of
-// x's dtype; attribute `scheme`: s64, the numbers of GGUF's tensor types.
+// Handlers of dequant_int8.h, y of x's dtype; attribute `scheme`: s64, the numbers of GGUF's tensor
+// types:
+//   rlx_dequant_matmul_int8_rows_cpu(x[..., k], weight[n, bytes]);
+//   rlx_dequant_matmul_int8_pick_cpu(x[..., k], index, weights[n, bytes] …), which reads one.
 #include "dequant_int8.h"
 #include "handler.h"
+#include "picked.h"
 
 namespace {
 
 using rlx::Tensor;
 
 template <typename Block>
-void Run(const rlx::Call& call) {
+void Run(const rlx::Call& call, int64_t at) {
   const Tensor x = call.Arg(0);
-  const Tensor weight = call.Arg(1, XLA_FFI_DataType_U8);
+  const Tensor weight = call.Arg(at, XLA_FFI_DataType_U8);
   const Tensor y = call.Result(0, x.dtype);
   const int64_t n = weight.rank == 2 ? weight.dim(0) : 0;
   const int64_t blocks = weight.rank == 2 ? weight.dim(1) / Block::kBytes : 0;
@@ -38,24 +41,32 @@ void Run(const rlx::Call& call) {
   }
 }
 
-void Handler(const rlx::Call& call) {
-  call.Expect(/*args=*/2, /*results=*/1);
+// The product with operand `at`.
+void Product(const rlx::Call& call, int64_t at) {
   const int64_t scheme = call.Attr<int64_t>("scheme");
   switch (scheme) {
-    case 2: return Run<rlx::int8::Q4_0>(call);
-    case 3: return Run<rlx::int8::Q4_1>(call);
-    case 6: return Run<rlx::int8::Q5_0>(call);
-    case 7: return Run<rlx::int8::Q5_1>(call);
-    case 8: return Run<rlx::int8::Q8_0>(call);
-    case 12: return Run<rlx::int8::Q4_K>(call);
-    case 13: return Run<rlx::int8::Q5_K>(call);
-    case 14: return Run<rlx::int8::Q6_K>(call);
+    case 2: return Run<rlx::int8::Q4_0>(call, at);
+    case 3: return Run<rlx::int8::Q4_1>(call, at);
+    case 6: return Run<rlx::int8::Q5_0>(call, at);
+    case 7: return Run<rlx::int8::Q5_1>(call, at);
+    case 8: return Run<rlx::int8::Q8_0>(call, at);
+    case 12: return Run<rlx::int8::Q4_K>(call, at);
+    case 13: return Run<rlx::int8::Q5_K>(call, at);
+    case 14: return Run<rlx::int8::Q6_K>(call, at);
     default:
       rlx::InvalidArgument(call.name() + ": a known tensor type of GGUF is required; got " +
                            std::to_string(scheme) + ".");
   }
 }
 
+void RowsHandler(const rlx::Call& call) {
+  call.Expect(/*args=*/2, /*results=*/1);
+  Product(call, 1);
+}
+
+void PickHandler(const rlx::Call& call) { Product(call, rlx::PickedArg(call)); }
+
 }  // namespace
 
-RLX_HANDLER(rlx_dequant_matmul_int8_rows_cpu, Handler)
+RLX_HANDLER(rlx_dequant_matmul_int8_rows_cpu, RowsHandler)
+RLX_HANDLER(rlx_dequant_matmul_int8_pick_cpu, PickHandler)

@@ -1,12 +1,14 @@
 // Handlers of blocks.h, minifloat.h and products.h; y has x's dtype:
 //   rlx_dequant_matmul_gguf_cpu(x[..., k], weight[n, bytes]) for rows of blocks, attribute `scheme`:
 //     s64, the numbers of GGUF's tensor types;
+//   rlx_dequant_matmul_gguf_pick_cpu(x, index, weights …): the same, with one of several weights;
 //   rlx_dequant_matmul_int<8|4>_cpu(x, codes, scale[blocks, n], zero, optional), attribute `block`;
 //   rlx_dequant_matmul_fp8e<4m3|5m2>_cpu(x, codes[k, n], scale[n], optional);
 //   rlx_dequant_matmul_nvfp4_cpu(x, codes, scale[k / 16, n], scale of all, optional).
 #include "blocks.h"
 #include "handler.h"
 #include "minifloat.h"
+#include "picked.h"
 #include "products.h"
 
 namespace {
@@ -52,9 +54,9 @@ MatmulShape ShapeOf(const rlx::Call& call, const Tensor& x, const Tensor& y, int
 }
 
 template <typename Block>
-void RunBlocks(const rlx::Call& call) {
+void RunBlocks(const rlx::Call& call, int64_t at) {
   const Tensor x = call.Arg(0);
-  const Tensor weight = call.Arg(1, XLA_FFI_DataType_U8);
+  const Tensor weight = call.Arg(at, XLA_FFI_DataType_U8);
   const Tensor y = call.Result(0, x.dtype);
   if (weight.rank != 2 || weight.dim(1) % Block::kBytes != 0) {
     rlx::InvalidArgument(call.name() + ": a weight [n, bytes] of whole blocks of " +
@@ -67,31 +69,38 @@ void RunBlocks(const rlx::Call& call) {
   Run(call, shape, x, weights, y);
 }
 
-void BlocksHandler(const rlx::Call& call) {
-  call.Expect(/*args=*/2, /*results=*/1);
+// The product with operand `at`.
+void BlocksProduct(const rlx::Call& call, int64_t at) {
   const int64_t scheme = call.Attr<int64_t>("scheme");
   switch (scheme) {
-    case 2: return RunBlocks<rlx::blocks::Q4_0>(call);
-    case 3: return RunBlocks<rlx::blocks::Q4_1>(call);
-    case 6: return RunBlocks<rlx::blocks::Q5_0>(call);
-    case 7: return RunBlocks<rlx::blocks::Q5_1>(call);
-    case 8: return RunBlocks<rlx::blocks::Q8_0>(call);
-    case 10: return RunBlocks<rlx::blocks::Q2_K>(call);
-    case 11: return RunBlocks<rlx::blocks::Q3_K>(call);
-    case 12: return RunBlocks<rlx::blocks::Q4_K>(call);
-    case 13: return RunBlocks<rlx::blocks::Q5_K>(call);
-    case 14: return RunBlocks<rlx::blocks::Q6_K>(call);
-    case 15: return RunBlocks<rlx::blocks::Q8_K>(call);
-    case 20: return RunBlocks<rlx::blocks::Iq4Nl>(call);
-    case 23: return RunBlocks<rlx::blocks::Iq4Xs>(call);
-    case 35: return RunBlocks<rlx::blocks::Tq2_0>(call);
-    case 39: return RunBlocks<rlx::blocks::Mxfp4>(call);
-    case 40: return RunBlocks<rlx::blocks::Nvfp4>(call);
+    case 2: return RunBlocks<rlx::blocks::Q4_0>(call, at);
+    case 3: return RunBlocks<rlx::blocks::Q4_1>(call, at);
+    case 6: return RunBlocks<rlx::blocks::Q5_0>(call, at);
+    case 7: return RunBlocks<rlx::blocks::Q5_1>(call, at);
+    case 8: return RunBlocks<rlx::blocks::Q8_0>(call, at);
+    case 10: return RunBlocks<rlx::blocks::Q2_K>(call, at);
+    case 11: return RunBlocks<rlx::blocks::Q3_K>(call, at);
+    case 12: return RunBlocks<rlx::blocks::Q4_K>(call, at);
+    case 13: return RunBlocks<rlx::blocks::Q5_K>(call, at);
+    case 14: return RunBlocks<rlx::blocks::Q6_K>(call, at);
+    case 15: return RunBlocks<rlx::blocks::Q8_K>(call, at);
+    case 20: return RunBlocks<rlx::blocks::Iq4Nl>(call, at);
+    case 23: return RunBlocks<rlx::blocks::Iq4Xs>(call, at);
+    case 35: return RunBlocks<rlx::blocks::Tq2_0>(call, at);
+    case 39: return RunBlocks<rlx::blocks::Mxfp4>(call, at);
+    case 40: return RunBlocks<rlx::blocks::Nvfp4>(call, at);
     default:
       rlx::InvalidArgument(call.name() + ": a known tensor type of GGUF is required; got " +
                            std::to_string(scheme) + ".");
   }
 }
+
+void BlocksHandler(const rlx::Call& call) {
+  call.Expect(/*args=*/2, /*results=*/1);
+  BlocksProduct(call, 1);
+}
+
+void BlocksPickHandler(const rlx::Call& call) { BlocksProduct(call, rlx::PickedArg(call)); }
 
 template <bool kNibbles>
 void CodesHandler(const rlx::Call& call) {
@@ -188,6 +197,7 @@ void Nvfp4Handler(const rlx::Call& call) {
 }  // namespace
 
 RLX_HANDLER(rlx_dequant_matmul_gguf_cpu, BlocksHandler)
+RLX_HANDLER(rlx_dequant_matmul_gguf_pick_cpu, BlocksPickHandler)
 RLX_HANDLER(rlx_dequant_matmul_int8_cpu, CodesHandler<false>)
 RLX_HANDLER(rlx_dequant_matmul_int4_cpu, CodesHandler<true>)
 RLX_HANDLER(rlx_dequant_matmul_fp8e4m3_cpu, BytesHandler<rlx::blocks::Byte::kE4m3>)

@@ -44,7 +44,8 @@ MAX_ROWS = bound("dequant_matmul.cpu.ffi/rows", 512, (1, 16, 64, 256, 512, 1024)
 """The most rows that gain: beyond, XLA's own product of f32 makes up for the unpacking."""
 
 
-def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refused:
+def check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refused:
+    """Say whether the handlers carry out a product."""
     x = types[0]
     scheme = QuantScheme.parse(op.scheme)
     if scheme.kind not in GGUF and scheme.kind not in CODES:
@@ -83,7 +84,7 @@ register_kernel(
         op=DequantMatmul,
         platforms=("cpu",),
         symbol=_symbol,
-        check=_check,
+        check=check,
         attributes=_attributes,
     )
 )

@@ -28,7 +28,8 @@ MAX_ROWS = bound("dequant_matmul_int8.cpu.ffi/rows", 256, (1, 16, 64, 256, 512),
 """The most rows that gain: beyond, XLA's own product of f32 makes up for the unpacking."""
 
 
-def _check(op: DequantMatmulInt8, types: Sequence[TensorType]) -> Supported | Refused:
+def check(op: DequantMatmulInt8, types: Sequence[TensorType]) -> Supported | Refused:
+    """Say whether the handler carries out a product."""
     x = types[0]
     scheme = QuantScheme.parse(op.scheme)
     if scheme.kind not in SCHEMES:
@@ -54,7 +55,7 @@ register_kernel(
         op=DequantMatmulInt8,
         platforms=("cpu",),
         symbol=lambda op, types: "rlx_dequant_matmul_int8_rows_cpu",
-        check=_check,
+        check=check,
         attributes=_attributes,
     )
 )
