@@ -22,6 +22,8 @@ from rlx_xla.aot.targets import parse_target
 from rlx_xla.generation.memory import trim
 from rlx_xla.generation.programs import Programs, State
 from rlx_xla.generation.sampling import SamplingOptions
+from rlx_xla.kernels import ffi
+from rlx_xla.kernels.ffi import LoadedLibrary
 from rlx_xla.models.decoder import BLOCK
 from rlx_xla.models.decoder_config import DecoderConfig, read_config
 from rlx_xla.models.decoder_params import load_params, vocabulary_size
@@ -158,7 +160,10 @@ class LanguageModel:
         self._params = load_params(file, self.config, inputs=inputs, scheme=scheme)
         tpu = self._session.device.startswith("tpu")
         caches = jnp.float32 if not rounds else jnp.bfloat16 if tpu else jnp.float16
-        self._programs = Programs(self._session, self.config, self._params, caches, native=tpu)
+        self._programs = Programs(
+            self._session, self.config, self._params, caches, native=tpu,
+            loops=self._session.device.startswith("cpu") and isinstance(ffi.load(), LoadedLibrary),
+        )  # fmt: skip
 
     @property
     def packed_bytes(self) -> int:

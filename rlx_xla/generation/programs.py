@@ -6,7 +6,7 @@ where they lie, and they never leave the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -19,7 +19,7 @@ from rlx.options.compile import CompileOptions
 from rlx.packing import Repacked, repacked
 from rlx.session import Session, TracedFunction
 from rlx_xla.generation import sampling
-from rlx_xla.models import decoder
+from rlx_xla.models import decoder, decoder_loop
 from rlx_xla.models.decoder_config import DecoderConfig
 from rlx_xla.tracing.trace import trace
 
@@ -37,7 +37,7 @@ class State:
         logprob: f32[batch], its log-probability in the model.
         offset: i32[], positions of the caches that are filled.
         seen: bool[batch, vocabulary], tokens that occurred.
-        caches: keys and values of each layer.
+        caches: keys and values of each layer, or of all layers stacked.
     """
 
     token: Any
@@ -59,6 +59,7 @@ class Programs:
         cache_dtype: Any,
         *,
         native: bool = False,
+        loops: bool = False,
     ) -> None:
         """Hold a model; nothing is compiled and nothing uploaded yet.
 
@@ -68,12 +69,16 @@ class Programs:
             params: as `decoder_params.load_params` returns them.
             cache_dtype: of keys and values.
             native: take packed weights apart into integers that the device's products read.
+            loops: run layers as a loop where they are alike and their matrices packed; for
+                devices that have a kernel for `DequantMatmulPick`.
         """
+        joined = decoder_loop.loop_params(params) if loops else None
+        self._loops = joined is not None
         self._cache_dtype = cache_dtype
         self._native = native
         self._session = session
         self._config = config
-        self._params = params
+        self._params = params if joined is None else joined
         self._compiled: dict[tuple[int, int, int], CompiledGraph] = {}
 
     def get(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
@@ -95,8 +100,12 @@ class Programs:
             logprob=None,
             offset=jnp.int32(0),
             seen=jnp.zeros((batch, config.vocabulary), jnp.bool_),
-            caches=decoder.empty_caches(config, batch, capacity, self._cache_dtype),
+            caches=self._caches(batch, capacity),
         )
+
+    def _caches(self, batch: int, capacity: int) -> Any:
+        make = decoder_loop.empty_stacks if self._loops else decoder.empty_caches
+        return make(self._config, batch, capacity, self._cache_dtype)
 
     def step(
         self, state: State, ids: Any, start: Any, settings: Any, seed: Any, capacity: int
@@ -125,9 +134,8 @@ class Programs:
 
     def _traced(self, batch: int, seq: int, capacity: int) -> TracedFunction:
         config = self._config
-        caches = jax.eval_shape(
-            lambda: decoder.empty_caches(config, batch, capacity, self._cache_dtype)
-        )
+        caches = jax.eval_shape(lambda: self._caches(batch, capacity))
+        forward = decoder_loop.forward if self._loops else decoder.forward
         abstract = jax.tree_util.tree_map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._params
         )
@@ -136,7 +144,7 @@ class Programs:
             params: Any, ids: Any, start: Any, settings: Any, seed: Any, offset: Any, seen: Any,
             caches: Any,
         ) -> Any:  # fmt: skip
-            return _step(config, params, ids, start, settings, seed, offset, seen, caches)
+            return _step(forward, config, params, ids, start, settings, seed, offset, seen, caches)
 
         model.__name__ = config.architecture
         return trace(
@@ -174,6 +182,7 @@ class Programs:
 
 
 def _step(
+    forward: Callable[..., tuple[jax.Array, Any]],
     config: DecoderConfig,
     params: Any,
     ids: jax.Array,
@@ -184,7 +193,7 @@ def _step(
     seen: jax.Array,
     caches: Any,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, Any]:
-    hidden, caches = decoder.forward(params, config, ids, start, offset, caches)
+    hidden, caches = forward(params, config, ids, start, offset, caches)
     after = offset + ids.shape[1]
     places = offset + jnp.arange(ids.shape[1], dtype=jnp.int32)
     padding = places[None, :] < start[:, None]

@@ -2,7 +2,8 @@
 
 The Llama family (Llama, Mistral, SmolLM, Qwen 2 and 3) and Gemma 3.
 
-One function serves for a prompt's tokens and for one new token. Rows of a batch end at the same
+One function serves for a prompt's tokens and for one new token; `decoder_loop` has the same as a
+loop over layers. Rows of a batch end at the same
 position of the caches; a shorter prompt starts later.
 
 Attention reads the caches in blocks, and only those that hold something that is seen, so that the
@@ -61,7 +62,7 @@ def forward(
     Returns:
         f32[batch, seq, width], normalised, and the new caches.
     """
-    with jax.numpy_rank_promotion("allow"), _x64(config.wide):
+    with jax.numpy_rank_promotion("allow"), x64(config.wide):
         return _forward(params, config, ids, start, offset, caches)
 
 
@@ -73,19 +74,32 @@ def _forward(
     offset: jax.Array,
     caches: Sequence[Cache],
 ) -> tuple[jax.Array, list[Cache]]:
-    x = rows_of(params["embedding"], ids) * jnp.float32(config.embedding_scale)
-    places = offset + jnp.arange(ids.shape[1], dtype=jnp.int32)
-    positions = jnp.maximum(places[None, :] - start[:, None], 0)
-    angles = {
-        windowed: _angles(config, params.get("rope_factors"), positions, windowed)
-        for windowed in {config.has_window(i) for i in range(config.layers)}
-    }
+    x, places, angles = first_states(params, config, ids, start, offset)
     made: list[Cache] = []
     for i, layer in enumerate(params["layers"]):
         windowed = config.has_window(i)
         x, cache = _layer(config, windowed, layer, x, angles[windowed], places, start, caches[i])
         made.append(cache)
-    return rms_norm(x, params["norm"], config.eps, _dtype(config)), made
+    return rms_norm(x, params["norm"], config.eps, dtype_of(config)), made
+
+
+def first_states(
+    params: Params, config: DecoderConfig, ids: jax.Array, start: jax.Array, offset: jax.Array
+) -> tuple[jax.Array, jax.Array, dict[bool, tuple[jax.Array, jax.Array]]]:
+    """Return what the first layer takes.
+
+    Returns:
+        f32[batch, seq, width]; i32[seq], places in the caches; cosines and sines of the
+        rotations, for layers with a window and without, those that there are.
+    """
+    x = rows_of(params["embedding"], ids) * jnp.float32(config.embedding_scale)
+    places = offset + jnp.arange(ids.shape[1], dtype=jnp.int32)
+    positions = jnp.maximum(places[None, :] - start[:, None], 0)
+    angles = {
+        windowed: _angles(config, params.get("rope_factors"), positions, windowed)
+        for windowed in sorted({config.has_window(i) for i in range(config.layers)})
+    }
+    return x, places, angles
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -100,10 +114,37 @@ def _layer(
     cache: Cache,
 ) -> tuple[jax.Array, Cache]:
     """One block; traced once for all layers whose weights are alike."""
-    dtype = _dtype(config)
-    normed = rms_norm(x, layer["attention_norm"], config.eps, dtype)
     window = config.window if windowed else 0
-    attended, cache = _attention(layer, config, normed, angles, places, start, cache, window)
+    return block(config, window, layer, x, angles, places, start, cache)
+
+
+def block(
+    config: DecoderConfig,
+    window: Any,
+    layer: Params,
+    x: jax.Array,
+    angles: tuple[jax.Array, jax.Array],
+    places: jax.Array,
+    start: jax.Array,
+    cache: Cache,
+    at: tuple[jax.Array, ...] = (),
+) -> tuple[jax.Array, Cache]:
+    """Return what a layer makes of x[batch, seq, width], and the cache with its keys and values.
+
+    Args:
+        config: sizes.
+        window: positions seen, an int or i32[]; 0 for all (an int only).
+        layer: its weights.
+        x: f32[batch, seq, width].
+        angles: of the rotations.
+        places: i32[seq], the tokens' places in the cache.
+        start: i32[batch].
+        cache: keys and values; with `at`, those of all layers along a first axis.
+        at: the number of the layer, i32[], where the cache is that of all.
+    """
+    dtype = dtype_of(config)
+    normed = rms_norm(x, layer["attention_norm"], config.eps, dtype)
+    attended, cache = _attention(layer, config, normed, angles, places, start, cache, window, at)
     if "attention_post_norm" in layer:
         attended = rms_norm(attended, layer["attention_post_norm"], config.eps, dtype)
     x = x + attended
@@ -152,11 +193,13 @@ def rms_norm(x: jax.Array, gain: jax.Array, eps: float, dtype: Any = jnp.float32
     return (wide * lax.rsqrt(mean + dtype(eps)) * jnp.asarray(gain).astype(dtype)).astype(x.dtype)
 
 
-def _x64(wide: bool) -> AbstractContextManager[Any]:
+def x64(wide: bool) -> AbstractContextManager[Any]:
+    """64-bit types in JAX, where they are wanted."""
     return enable_x64() if wide else nullcontext()
 
 
-def _dtype(config: DecoderConfig) -> Any:
+def dtype_of(config: DecoderConfig) -> Any:
+    """What norms, rotations, attention and gates are computed in."""
     return jnp.float64 if config.wide else jnp.float32
 
 
@@ -166,7 +209,7 @@ def _angles(
     """Cosines and sines [batch, 1, seq, rope_size / 2] of the rotations."""
     scaling = RopeScaling() if windowed else config.rope
     base = config.rope_local_base if windowed else config.rope_base
-    dtype = _dtype(config)
+    dtype = dtype_of(config)
     rates = jnp.asarray(scaling.rates(base, config.rope_size))
     if factors is not None and not windowed:
         rates = rates / factors
@@ -202,10 +245,11 @@ def _attention(
     places: jax.Array,
     start: jax.Array,
     cache: Cache,
-    window: int,
+    window: Any,
+    at: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, Cache]:
     batch, seq = x.shape[0], x.shape[1]
-    dtype = _dtype(config)
+    dtype = dtype_of(config)
 
     def heads(name: str, count: int, size: int) -> jax.Array:
         y = product(x, layer[name])
@@ -217,18 +261,33 @@ def _attention(
     k = heads("key", config.kv_heads, config.head_size)
     v = heads("value", config.kv_heads, config.value_size)
     if "query_norm" in layer:
-        q = rms_norm(q, layer["query_norm"], config.eps, _dtype(config))
-        k = rms_norm(k, layer["key_norm"], config.eps, _dtype(config))
+        q = rms_norm(q, layer["query_norm"], config.eps, dtype_of(config))
+        k = rms_norm(k, layer["key_norm"], config.eps, dtype_of(config))
     q = _rotated(config, q, angles) * dtype(config.query_scale)
     k = _rotated(config, k, angles)
-    zero, offset = jnp.int32(0), places[0]
-    keys = lax.dynamic_update_slice(cache[0], k.astype(cache[0].dtype), (zero, zero, offset, zero))
-    values = lax.dynamic_update_slice(
-        cache[1], v.astype(cache[1].dtype), (zero, zero, offset, zero)
-    )
-    y = attend(q, keys, values, places, start, window).astype(jnp.float32)
+    keys, values = (_written(*pair, places[0], at) for pair in zip(cache, (k, v), strict=True))
+    y = attend(q, keys, values, places, start, window, at).astype(jnp.float32)
     y = y.transpose(0, 2, 1, 3).reshape(batch, seq, config.heads * config.value_size)
     return product(y, layer["output"]), (keys, values)
+
+
+def _written(
+    cache: jax.Array, new: jax.Array, offset: jax.Array, at: tuple[jax.Array, ...]
+) -> jax.Array:
+    """A cache with new positions [batch, kv_heads, seq, size]; `at` is the layer in all of them."""
+    zero = jnp.int32(0)
+    update = new.astype(cache.dtype).reshape((1,) * len(at) + new.shape)
+    return lax.dynamic_update_slice(cache, update, (*at, zero, zero, offset, zero))
+
+
+def _block_of(cache: jax.Array, first: jax.Array, at: tuple[jax.Array, ...]) -> jax.Array:
+    """BLOCK positions of a cache, [batch, kv_heads, BLOCK, size]."""
+    zero = jnp.int32(0)
+    batch, heads, _, size = cache.shape[len(at) :]
+    sizes = (*(1 for _ in at), batch, heads, BLOCK, size)
+    return lax.dynamic_slice(cache, (*at, zero, zero, first, zero), sizes).reshape(
+        batch, heads, BLOCK, size
+    )
 
 
 def attend(
@@ -237,7 +296,8 @@ def attend(
     values: jax.Array,
     places: jax.Array,
     start: jax.Array,
-    window: int,
+    window: Any,
+    at: tuple[jax.Array, ...] = (),
 ) -> jax.Array:
     """Return causal attention over the filled part of a cache, [batch, heads, seq, value_size].
 
@@ -247,27 +307,29 @@ def attend(
         values: float[batch, kv_heads, capacity, value_size].
         places: i32[seq], the queries' positions in the cache, one after another.
         start: i32[batch], the first position that a row may see.
-        window: positions seen, itself included; 0 for all.
+        window: positions seen, itself included, an int or i32[]; the int 0 for all.
+        at: number of the layer, i32[], where keys and values have those of all along a first axis.
     """
     batch, heads, seq, size = q.shape
-    kv_heads, value_size = keys.shape[1], values.shape[3]
+    kv_heads, value_size = keys.shape[-3], values.shape[-1]
     group = heads // kv_heads
     grouped = q.reshape(batch, kv_heads, group * seq, size)
     first = jnp.min(start)
-    if window:
+    bounded = not isinstance(window, int) or window > 0
+    if bounded:
         first = jnp.maximum(first, places[0] - (window - 1))
     last = places[-1] // BLOCK + 1
 
-    def block(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         top, total, summed = state
-        at = index * BLOCK
-        k = lax.dynamic_slice_in_dim(keys, at, BLOCK, axis=2).astype(q.dtype)
-        v = lax.dynamic_slice_in_dim(values, at, BLOCK, axis=2).astype(q.dtype)
+        begin = index * BLOCK
+        k = _block_of(keys, begin, at).astype(q.dtype)
+        v = _block_of(values, begin, at).astype(q.dtype)
         scores = jnp.einsum("bhqd,bhsd->bhqs", grouped, k)
         scores = scores.reshape(batch, kv_heads, group, seq, BLOCK)
-        there = at + jnp.arange(BLOCK, dtype=jnp.int32)
+        there = begin + jnp.arange(BLOCK, dtype=jnp.int32)
         seen = there[None, :] <= places[:, None]
-        if window:
+        if bounded:
             seen = seen & (there[None, :] > places[:, None] - window)
         seen = seen[None] & (there[None, None, :] >= start[:, None, None])
         scores = jnp.where(seen[:, None, None], scores, q.dtype.type(HIDDEN))
@@ -285,12 +347,12 @@ def attend(
         jnp.zeros(shape, q.dtype),
         jnp.zeros((*shape, value_size), q.dtype),
     )
-    _, total, summed = lax.fori_loop(first // BLOCK, last, block, state)
+    _, total, summed = lax.fori_loop(first // BLOCK, last, step, state)
     return (summed / total[..., None]).reshape(batch, heads, seq, value_size)
 
 
 def _feed_forward(layer: Params, config: DecoderConfig, x: jax.Array) -> jax.Array:
-    dtype = _dtype(config)
+    dtype = dtype_of(config)
     gate, up = (product(x, layer[name]).astype(dtype) for name in ("gate", "up"))
     gate = jax.nn.gelu(gate, approximate=True) if config.gelu else jax.nn.silu(gate)
     return product((gate * up).astype(jnp.float32), layer["down"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import functools
-import importlib.util
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
@@ -12,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from rlx.errors import FormatError, RunError
+from rlx_xla.models.byte_pairs import BytePairs, byte_letters
 from rlx_xla.models.piece_merges import merge_pieces
 
 KEY = "tokenizer.ggml."
@@ -57,7 +57,6 @@ class GgufTokenizer:
 
         Raises:
             FormatError: the vocabulary is missing, of another size or kind, or damaged.
-            RunError: the library tokenizers, which some kinds need, is missing.
         """
         self._metadata = metadata
         self.pieces: Sequence[str] = self._strings("tokens")
@@ -88,7 +87,7 @@ class GgufTokenizer:
         self.ends = frozenset(i for i in (*named, *known) if i is not None)
         template = metadata.get("tokenizer.chat_template")
         self.chat_template = template if isinstance(template, str) else None
-        # The merges are as large as the tokens, and are in the library's tables by now.
+        # The merges are as large as the tokens; what is needed of them is in tables by now.
         self._metadata = {k: v for k, v in metadata.items() if type(v) is not list}
 
     def encode(self, text: str, *, special: bool = False, start: bool = True) -> list[int]:
@@ -131,7 +130,7 @@ class GgufTokenizer:
         if self._model == "gpt2":
             if kind == _USER:
                 return piece.encode("utf-8", "surrogateescape")
-            back = _byte_letters()[1]
+            back = _letter_bytes()
             return b"".join(
                 bytes((back[c],)) if c in back else c.encode("utf-8", "surrogateescape")
                 for c in piece
@@ -146,14 +145,19 @@ class GgufTokenizer:
 
     def _plain(self, text: str, fresh: bool) -> list[int]:
         if self._model == "gpt2":
-            return self._base.encode(text, add_special_tokens=False).ids
+            return self._base.encode(text)
         text = (" " if self._space and fresh else "") + text
         text = text.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
         found: list[int] = []
-        for piece in merge_pieces(text, self._ids, self._scores):
+        for piece in merge_pieces(text, self._less):
             number = self._ids.get(piece)
             found.extend([number] if number is not None else self._as_bytes(piece))
         return found
+
+    def _less(self, first: str, second: str) -> float | None:
+        """The rank of a merge of SentencePiece's: the highest score comes first."""
+        number = self._ids.get(first + second)
+        return None if number is None else -self._scores[number]
 
     def _as_bytes(self, piece: str) -> list[int]:
         unknown = self._token("unknown_token_id") or 0
@@ -166,30 +170,15 @@ class GgufTokenizer:
         words = sorted((self.pieces[i] for i in chosen if self.pieces[i]), key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, words))})") if words else None
 
-    def _byte_pairs(self) -> Any:
-        if importlib.util.find_spec("tokenizers") is None:
-            raise RunError(
-                "tokenizer [library]: this file's vocabulary requires tokenizers, which is not "
-                'installed. Run: pip install "rlx-xla[models]"'
-            )
-        import tokenizers
-        from tokenizers import models, pre_tokenizers
-
+    def _byte_pairs(self) -> BytePairs:
         pre = self._metadata.get(f"{KEY}pre", "default")
         if pre not in SPLITS:
             self._fail("pre", f"one of {', '.join(SPLITS)}", pre)
-        merges: list[tuple[str, str]] = []
-        for line in self._strings("merges"):
+        base = BytePairs(self._ids, SPLITS[pre], whole_words=pre == "llama-bpe")
+        for rank, line in enumerate(self._strings("merges")):
             first, gap, second = line.partition(" ")
-            if not gap or not {first, second, first + second} <= self._ids.keys():
+            if not gap or not base.add(first, second, rank):
                 self._fail("merges", "pairs of known tokens", line)
-            merges.append((first, second))
-        base = tokenizers.Tokenizer(models.BPE(self._ids, merges, ignore_merges=pre == "llama-bpe"))
-        splits = [
-            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated") for pattern in SPLITS[pre]
-        ]
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        base.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
         return base
 
     def _piece_scores(self) -> list[float]:
@@ -248,10 +237,5 @@ class TextStream:
 
 
 @functools.cache
-def _byte_letters() -> tuple[dict[int, str], dict[str, int]]:
-    """GPT-2's printable letter for each byte, and back."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {byte: chr(byte) for byte in plain}
-    others = [byte for byte in range(256) if byte not in letters]
-    letters.update({byte: chr(256 + i) for i, byte in enumerate(others)})
-    return letters, {letter: byte for byte, letter in letters.items()}
+def _letter_bytes() -> dict[str, int]:
+    return {letter: byte for byte, letter in byte_letters().items()}

@@ -1,25 +1,32 @@
 """Packed weights in JAX functions: leaves of a params tree that keep their quantised bytes.
 
 A product with a ``PackedWeight`` traces to one ``dequant_matmul`` node (``dequant_matmul_int8``
-where inputs are rounded) and a lookup to one
-``dequant_gather``. Under ``jax.jit`` alone they are what those ops are made of.
+where inputs are rounded), one with a ``PickedWeight`` to one ``dequant_matmul_pick`` for each kind
+of weights, and a lookup to one ``dequant_gather``. Under ``jax.jit`` alone they are what those ops
+are made of.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import ShapeError
 from rlx.ir.builder import GraphBuilder
-from rlx.ops.quantized import DequantGather, DequantMatmul, DequantMatmulInt8
+from rlx.ops.quantized import (
+    DequantGather,
+    DequantMatmul,
+    DequantMatmulInt8,
+    DequantMatmulPick,
+)
 from rlx.ops.quantized.rounded import BLOCKS
 from rlx.quant.packed import decode
 from rlx.quant.schemes import QuantScheme
@@ -66,7 +73,27 @@ jax.tree_util.register_dataclass(
     PackedWeight, data_fields=["codes"], meta_fields=["scheme", "inputs"]
 )
 
-Weight: TypeAlias = "PackedWeight | jax.Array | np.ndarray[Any, Any]"
+
+@final
+@dataclass(frozen=True)
+class PickedWeight:
+    """One of several packed weights of one shape, named by a number; no leaf of a params tree.
+
+    Attributes:
+        weights: those to choose from; they may have different schemes.
+        index: i32[], which one.
+    """
+
+    weights: Sequence[PackedWeight]
+    index: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N and K."""
+        return self.weights[0].shape
+
+
+Weight: TypeAlias = "PackedWeight | PickedWeight | jax.Array | np.ndarray[Any, Any]"
 """A matrix [N, K]: packed, or an array of any floating dtype."""
 
 
@@ -84,6 +111,8 @@ def product(x: jax.Array, weight: Weight) -> jax.Array:
         ShapeError: the sizes K differ.
     """
     _require_inner("product", x.shape[-1], weight)
+    if isinstance(weight, PickedWeight):
+        return _picked_product(x, weight)
     if not isinstance(weight, PackedWeight):
         wide = jnp.asarray(weight).astype(jnp.float32)
         return jnp.einsum("...k,nk->...n", x.astype(jnp.float32), wide).astype(x.dtype)
@@ -93,7 +122,32 @@ def product(x: jax.Array, weight: Weight) -> jax.Array:
     return call(flat, weight.codes).reshape(*x.shape[:-1], weight.codes.shape[0])
 
 
-def rows_of(weight: Weight, indices: jax.Array) -> jax.Array:
+def _picked_product(x: jax.Array, picked: PickedWeight) -> jax.Array:
+    """The product with the weight that is meant: one branch for each kind of weights."""
+    kinds: dict[tuple[str, str, tuple[int, int]], list[int]] = {}
+    for number, weight in enumerate(picked.weights):
+        key = (weight.scheme, weight.inputs, tuple(weight.codes.shape))
+        kinds.setdefault(key, []).append(number)
+    dtype = as_dtype(np.dtype(x.dtype))
+    flat = x.reshape(-1, x.shape[-1])
+    which, place = np.zeros((2, len(picked.weights)), np.int32)
+    branches: list[Callable[[jax.Array, jax.Array], jax.Array]] = []
+    for kind, ((scheme, inputs, codes), numbers) in enumerate(kinds.items()):
+        which[numbers], place[numbers] = kind, np.arange(len(numbers))
+        call = _pick(scheme, inputs, dtype, codes, len(numbers))
+        held = [picked.weights[number].codes for number in numbers]
+        branches.append(lambda x, at, call=call, held=held: call(x, at, *held))
+    if len(branches) == 1:
+        found = branches[0](flat, picked.index)
+    else:
+        at = jnp.asarray(place)[picked.index]
+        found = lax.switch(jnp.asarray(which)[picked.index], branches, flat, at)
+    return found.reshape(*x.shape[:-1], picked.shape[0])
+
+
+def rows_of(
+    weight: PackedWeight | jax.Array | np.ndarray[Any, Any], indices: jax.Array
+) -> jax.Array:
     """Return rows of a weight, f32[indices.dims ++ [K]]; indices outside are clipped.
 
     Args:
@@ -134,9 +188,26 @@ def _matmul(scheme: str, inputs: str, dtype: DType, codes: tuple[int, int]) -> C
     inner = PackedWeight(np.empty(codes, np.uint8), scheme).shape[1]
     x = builder.input("x", f"{dtype}[{ROWS}, {inner}]")
     weight = builder.input("weight", TensorType(DType.U8, codes))
-    rounds = inputs == "int8" and QuantScheme.parse(scheme).block_size in BLOCKS
-    op = DequantMatmulInt8(scheme=scheme) if rounds else DequantMatmul(scheme=scheme)
+    kind = DequantMatmulInt8 if _rounds(scheme, inputs) else DequantMatmul
+    op = kind(scheme=scheme)
     return to_jax(builder.build(op(x, weight)))
+
+
+@functools.lru_cache(maxsize=256)
+def _pick(
+    scheme: str, inputs: str, dtype: DType, codes: tuple[int, int], count: int
+) -> Callable[..., Any]:
+    builder = GraphBuilder("picked_product")
+    inner = PackedWeight(np.empty(codes, np.uint8), scheme).shape[1]
+    x = builder.input("x", f"{dtype}[{ROWS}, {inner}]")
+    index = builder.input("index", "i32[]")
+    weights = [builder.input(f"weight_{i}", TensorType(DType.U8, codes)) for i in range(count)]
+    op = DequantMatmulPick(scheme=scheme, rounded=_rounds(scheme, inputs))
+    return to_jax(builder.build(op(x, index, *weights)))
+
+
+def _rounds(scheme: str, inputs: str) -> bool:
+    return inputs == "int8" and QuantScheme.parse(scheme).block_size in BLOCKS
 
 
 @functools.lru_cache(maxsize=256)

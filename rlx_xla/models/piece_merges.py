@@ -1,24 +1,22 @@
-"""Pieces of a text by merging neighbours, the highest score first (SentencePiece's BPE).
+"""Merging neighbouring pieces of a text, the best pair first.
 
-Source: Kudo and Richardson 2018, arXiv:1808.06226.
+Source: Sennrich et al. 2016, arXiv:1508.07909; Kudo and Richardson 2018, arXiv:1808.06226.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 
-def merge_pieces(text: str, ids: Mapping[str, int], scores: Sequence[float]) -> list[str]:
-    """Return the pieces of a text: single characters, and what merges of neighbours made.
+def merge_pieces(text: Sequence[str], rank: Callable[[str, str], float | None]) -> list[str]:
+    """Return the pieces that are left when no two neighbours merge.
 
-    Of all neighbours that together are a known piece those with the highest score merge first, the
-    leftmost of equals; until none is left.
+    Of all neighbours that may merge those with the least rank do so first, the leftmost of equals.
 
     Args:
-        text: what is split; the join of the result.
-        ids: number of each known piece.
-        scores: of each piece by its number.
+        text: the pieces at first, single characters; the join of the result.
+        rank: of a merge of two pieces; None where they do not merge.
     """
     count = len(text)
     pieces = list(text)
@@ -28,10 +26,9 @@ def merge_pieces(text: str, ids: Mapping[str, int], scores: Sequence[float]) -> 
     def offer(first: int) -> None:
         second = right[first]
         if second < count:
-            joined = pieces[first] + pieces[second]
-            number = ids.get(joined)
-            if number is not None:
-                heapq.heappush(queue, (-scores[number], first, second, joined))
+            found = rank(pieces[first], pieces[second])
+            if found is not None:
+                heapq.heappush(queue, (found, first, second, pieces[first] + pieces[second]))
 
     for i in range(count - 1):
         offer(i)

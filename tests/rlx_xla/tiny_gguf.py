@@ -28,12 +28,17 @@ def write(
     window: int = 0,
     changes: dict[str, Any] | None = None,
     without: tuple[str, ...] = (),
+    layers: int = LAYERS,
+    downs: tuple[str, ...] = (),
 ) -> Path:
-    """Write a model of two layers; `changes` replaces metadata, `without` leaves tensors out."""
+    """Write a model; `changes` replaces metadata, `without` leaves tensors out.
+
+    `downs` are schemes of the feed-forward halves' last matrices, by layer, over and over.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     heads, kv_heads, size = 4, 2, 32 if architecture == "gemma3" else 16
     numbers: dict[str, Any] = {
-        "block_count": LAYERS,
+        "block_count": layers,
         "context_length": 512,
         "embedding_length": WIDTH,
         "feed_forward_length": INNER,
@@ -56,12 +61,12 @@ def write(
     if template is not None:
         writer.add_chat_template(template)
 
-    def matrix(name: str, rows: int, columns: int) -> None:
+    def matrix(name: str, rows: int, columns: int, as_: str = scheme) -> None:
         if name in without:
             return
-        kind = QuantScheme.gguf(scheme)
+        kind = QuantScheme.gguf(as_)
         w = rng.normal(0, 0.3, (rows, columns)).astype(np.float32)
-        writer.add_tensor(name, encode(kind, w), raw_dtype=gguf.GGMLQuantizationType[scheme])
+        writer.add_tensor(name, encode(kind, w), raw_dtype=gguf.GGMLQuantizationType[as_])
 
     def vector(name: str, size: int) -> None:
         if name not in without:
@@ -69,7 +74,7 @@ def write(
 
     matrix("token_embd.weight", count, WIDTH)
     vector("output_norm.weight", WIDTH)
-    for i in range(LAYERS):
+    for i in range(layers):
         block = f"blk.{i}."
         matrix(f"{block}attn_q.weight", heads * size, WIDTH)
         matrix(f"{block}attn_k.weight", kv_heads * size, WIDTH)
@@ -77,7 +82,8 @@ def write(
         matrix(f"{block}attn_output.weight", WIDTH, heads * size)
         matrix(f"{block}ffn_gate.weight", INNER, WIDTH)
         matrix(f"{block}ffn_up.weight", INNER, WIDTH)
-        matrix(f"{block}ffn_down.weight", WIDTH, INNER)
+        down = downs[i % len(downs)] if downs else scheme
+        matrix(f"{block}ffn_down.weight", WIDTH, INNER, down)
         vector(f"{block}attn_norm.weight", WIDTH)
         vector(f"{block}ffn_norm.weight", WIDTH)
         if architecture in ("gemma3", "qwen3"):
