@@ -58,7 +58,10 @@ def _found(batch: int, width: int, **options: Any) -> RecognitionReport:
     """What recognition says of a plain network; nothing is compiled."""
 
     def rnn(x: Any, u: Any) -> Any:
-        step = lambda h, now: (jnp.tanh(now @ u + h @ u),) * 2  # noqa: E731
+        def step(h: Any, now: Any) -> Any:
+            h = jnp.tanh(now @ u + h @ u)
+            return h, h
+
         return jax.lax.scan(step, jnp.zeros((batch, width)), x)[1]
 
     graph = rlx_xla.trace(rnn, *_draw((8, batch, width), (width, width))).graph

@@ -210,7 +210,8 @@ def _gradients(op: Attention, q: Value, k: Value, v: Value, dy: Value, mask: Val
     slope: Value | None = None
     if op.softcap is not None:
         curve = (scores / op.softcap).tanh()
-        scores, slope = curve * op.softcap, 1.0 - curve * curve
+        # Not 1 − t², which loses all digits where the cap bites.
+        scores, slope = curve * op.softcap, (1.0 - curve) * (1.0 + curve)
     masked = op.masked(scores, mask, groups, length, keys)
     weights = op.weights(masked)
     d_weights = _dot(upstream, value, (4,), (3,), heads, heads)

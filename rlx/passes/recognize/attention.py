@@ -50,6 +50,7 @@ class Scores:
         dot: the product, as it lies in the logits.
         scale: factor of the scores.
         softcap: their bound, if any.
+        curve: the hyperbolic tangent of that bound.
         masks: masks with whether true hides.
         fill: the number of hidden scores.
         bias: what is added, if anything is.
@@ -58,6 +59,7 @@ class Scores:
     dot: View
     scale: float = 1.0
     softcap: float | None = None
+    curve: View | None = None
     masks: list[tuple[View, bool]] = field(default_factory=list["tuple[View, bool]"])
     fill: float | None = None
     bias: View | None = None
@@ -252,7 +254,7 @@ def _capped(search: Search, curve: View, cap: float, made: Scores) -> View | str
         else:
             continue
         break
-    made.softcap = cap
+    made.softcap, made.curve = cap, curve
     if near(factor * cap, 1.0, 32):
         return inner
     made.scale = factor * cap

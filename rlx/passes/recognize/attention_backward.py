@@ -21,7 +21,7 @@ from rlx.ops.convert import Convert, StopGradient
 from rlx.ops.dot import DotGeneral
 from rlx.ops.reduction import ReduceMax, ReduceSum
 from rlx.ops.shape import BroadcastInDim, Reshape, Transpose
-from rlx.ops.transcendental import Exp
+from rlx.ops.transcendental import Exp, Tanh
 from rlx.passes.recognize.attention import Reading, Scores, plain_product, scores_of
 from rlx.passes.recognize.attention_axes import Roles, layout_of, mask_value
 from rlx.passes.recognize.matcher import Match, Matcher, Search, View, all_static, near
@@ -34,7 +34,7 @@ MIN_SCORES = 2**15
 _MAX_NODES = 200
 _BETWEEN = (
     Add, BroadcastInDim, Convert, Div, Exp, IntegerPow, Max, Mul, Neg, ReduceMax, ReduceSum,
-    Reshape, Select, StopGradient, Sub, Transpose,
+    Reshape, Select, StopGradient, Sub, Tanh, Transpose,
 )  # fmt: skip
 """What lies between scores and the products that end them."""
 
@@ -101,7 +101,7 @@ def cluster_of(search: Search, exp: Value) -> Cluster | None:
         return None
     logits, largest = found
     scores = scores_of(search, exp.node, logits)
-    if isinstance(scores, str) or scores.softcap is not None:
+    if isinstance(scores, str):
         return None
     reading = Reading(search, exp.node, 0, scores, largest.axes[0], logits)
     first = reading.first()
@@ -190,9 +190,25 @@ def _take(search: Search, cluster: Cluster, node: Node, side: int, soft: Softene
     masks = {search.innermost(view).value for view, _ in cluster.scores.masks}
     if masks != set(soft.hidden) or not near(soft.factor, cluster.scores.scale, 64):
         return False
+    if not _has_slope(search, cluster, soft):
+        return False
     wrt = AttentionBackwardWrt.KEY if by_key else AttentionBackwardWrt.QUERY
     cluster.ends[node] = (wrt, result)
     return _same(search, other, cluster.query if by_key else cluster.key)
+
+
+def _has_slope(search: Search, cluster: Cluster, soft: Softened) -> bool:
+    """Whether the gradient is multiplied by the slope of the scores' own cap, if they have one."""
+    curve = cluster.scores.curve
+    if curve is None or soft.curve is None:
+        return curve is None and soft.curve is None
+    if soft.curve.value is not curve.value:
+        return False
+    # Both lie in the scores: the slope as it is named there, the cap as it lies in the logits.
+    names = dict(zip(range(len(soft.exp.axes)), soft.exp.axes, strict=True))
+    sizes = zip(curve.axes, curve.value.shape, strict=True)
+    wanted = tuple(-1 if size == 1 else names.get(axis, -1) for axis, size in sizes)
+    return soft.curve.axes == wanted
 
 
 def _completed(names: list[str], value: Value, every: Sequence[str]) -> list[str] | None:
@@ -347,6 +363,7 @@ def _match(cluster: Cluster, node: Node) -> Match | None:
         "mask_kind": kind,
         "window": window,
         "score_scale": None if near(scores.scale, width**-0.5, 64) else scores.scale,
+        "softcap": scores.softcap,
         "layout": layout,
         "masked_rows": rows,
     }

@@ -1,7 +1,8 @@
 """Sums of products of powers: the weights of a softmax and its derivative, in any order of steps.
 
 With P = E / L the weights, E exponentials, L their sums and dP the gradient of P, autodiff writes
-the gradient of the scores as terms E dP / L and − E L^a Σ (E dP L^b), a + b = −2.
+the gradient of the scores as terms E dP / L and − E L^a Σ (E dP L^b), a + b = −2. Under a soft cap
+with t = tanh(…) both are multiplied by 1 − t², in some order of steps too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rlx.ops.arithmetic import Add, Div, IntegerPow, Mul, Neg, Sub
 from rlx.ops.compare import Select
 from rlx.ops.dot import DotGeneral
 from rlx.ops.reduction import ReduceSum
-from rlx.ops.transcendental import Exp
+from rlx.ops.transcendental import Exp, Tanh
 from rlx.passes.recognize.matcher import Search, View, near
 
 Powers: TypeAlias = "dict[Atom, int]"
@@ -71,7 +72,7 @@ class _Expansion:
         self._left -= 1
         if self._left < 0:
             return None
-        if isinstance(op, Exp | DotGeneral):
+        if isinstance(op, Exp | DotGeneral | Tanh):
             return [(1.0, {self._atom(view): 1})]
         if isinstance(op, ReduceSum):
             return self._sum(view, op)
@@ -80,7 +81,8 @@ class _Expansion:
         if isinstance(op, Mul | Div | Add | Sub):
             lhs = self.terms(view.operand(0))
             rhs = None if lhs is None else self.terms(view.operand(1))
-            return None if lhs is None or rhs is None else _combined(op, lhs, rhs)
+            made = None if lhs is None or rhs is None else _combined(op, lhs, rhs)
+            return None if made is None else _merged(made)
         if isinstance(op, Neg):
             inner = self.terms(view.operand(0))
             return None if inner is None else [(-c, p) for c, p in inner]
@@ -151,6 +153,33 @@ def _combined(op: Op, lhs: list[Term], rhs: list[Term]) -> list[Term] | None:
     return made
 
 
+def _merged(terms: list[Term]) -> list[Term]:
+    """Terms of the same factors as one; none where they cancel."""
+    found: dict[frozenset[tuple[Atom, int]], list[Term]] = {}
+    for term in terms:
+        found.setdefault(frozenset(term[1].items()), []).append(term)
+    made: list[Term] = []
+    for like in found.values():
+        total = sum(c for c, _ in like)
+        if len(like) == 1 or abs(total) > 1e-6 * max(abs(c) for c, _ in like):
+            made.append((total, like[0][1]))
+    return made
+
+
+def _without_slope(terms: list[Term]) -> tuple[list[Term], Atom | None] | None:
+    """Terms before each was multiplied by 1 − t², and t; None where only some are."""
+    curves = {atom for _, powers in terms for atom in powers if atom.has(Tanh)}
+    if not curves:
+        return terms, None
+    (curve, *others) = curves
+    plain = [term for term in terms if curve not in term[1]]
+    for coefficient, powers in plain:
+        wanted = {**powers, curve: 2}
+        if not any(p == wanted and near(-c, coefficient, 64) for c, p in terms):
+            return None
+    return None if others or len(terms) != 2 * len(plain) else (plain, curve)
+
+
 @final
 @dataclass(frozen=True)
 class Softened:
@@ -162,6 +191,7 @@ class Softened:
         product: dP; None for the weights.
         factor: of the gradient.
         hidden: predicates under which it is zero.
+        curve: the hyperbolic tangent of a soft cap, of whose slope it is a multiple; or None.
     """
 
     exp: Atom
@@ -169,13 +199,18 @@ class Softened:
     product: Atom | None
     factor: float
     hidden: frozenset[Value]
+    curve: Atom | None = None
 
 
 def softened(search: Search, value: Value) -> Softened | None:
     """Read an operand of a product."""
     expansion = _Expansion(search)
     terms = expansion.terms(search.view(value))
-    if terms is None or not 1 <= len(terms) <= 2:
+    found = None if terms is None else _without_slope(terms)
+    if found is None:
+        return None
+    terms, curve = found
+    if not 1 <= len(terms) <= 2:
         return None
     hidden = frozenset(expansion.hidden)
     firsts = [p for _, p in terms if not any(_is_product_sum(atom) for atom in p)]
@@ -192,7 +227,7 @@ def softened(search: Search, value: Value) -> Softened | None:
         return None
     others = [atom for atom in first if atom not in (exp, total)]
     if len(terms) == 1:
-        plain = not others and terms[0][0] == 1
+        plain = not others and terms[0][0] == 1 and curve is None
         return Softened(exp, key, None, 1.0, hidden) if plain else None
     if len(others) != 1 or not others[0].has(DotGeneral) or first[others[0]] != 1:
         return None
@@ -208,7 +243,7 @@ def softened(search: Search, value: Value) -> Softened | None:
     rest = {atom: n for atom, n in second.items() if atom not in (exp, total, sums[0])}
     if not whole or rest or second.get(exp) != 1 or power != -2:
         return None
-    return Softened(exp, key, product, a, hidden)
+    return Softened(exp, key, product, a, hidden, curve)
 
 
 def _is_product_sum(atom: Atom) -> bool:

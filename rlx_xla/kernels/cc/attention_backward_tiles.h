@@ -93,7 +93,7 @@ void AttentionGradientBlocks(const AttentionShape& s, const attention::GradientT
         for (int64_t r = 0; r < count; ++r) {
           for (int64_t j = 0; j < padded; j += kW) {
             const V t = Tanh(LoadV(scores.get() + r * kKeys + j) * s.scale / s.softcap);
-            StoreV(1.0f - t * t, slopes.get() + r * kKeys + j);
+            StoreV((1.0f - t) * (1.0f + t), slopes.get() + r * kKeys + j);
           }
         }
       }
