@@ -16,9 +16,10 @@ from rlx.errors import FormatError, LoweringError, RunError, did_you_mean
 from rlx.ir.graph import Graph, Value, inner_graphs
 from rlx.ir.rewrite import splice
 from rlx.ops.io import Param
+from rlx.sharding import meshes
 from rlx.types import TensorType
 from rlx_xla._jax_compat import export as jax_export
-from rlx_xla._jax_compat import mlir, portable
+from rlx_xla._jax_compat import mlir, placement, portable
 from rlx_xla.lowering.registry import PLATFORMS, is_platform
 from rlx_xla.lowering.text import stablehlo
 
@@ -150,6 +151,8 @@ def load_export(
 ) -> CompiledGraph:
     """Compile what ``export`` wrote for a device at hand; nothing of the file is trusted.
 
+    A program for more devices than there are becomes one for a single device, with a warning.
+
     Args:
         source: the file's path, its bytes, or what ``export`` returned.
         device: name of the device.
@@ -170,7 +173,8 @@ def load_export(
     else:
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
     session = Session(device)
-    kind = device_name(find_device(device)).partition(":")[0]
+    first = find_device(device)
+    kind = device_name(first).partition(":")[0]
     platform = {"gpu": "cuda"}.get(kind, kind)
     _, made_for = jax_export.read_artifact(data)
     if platform not in made_for:
@@ -178,7 +182,11 @@ def load_export(
             f"load_export: a file for {platform!r} is required; it is for {', '.join(made_for)}. "
             f"Export again with platforms=[…, {platform!r}]."
         )
-    graph = _with_params(from_stablehlo(data), params or {})
+    graph = from_stablehlo(data)
+    wanted = max((mesh.size for mesh in meshes(graph)), default=1)
+    if wanted > len(placement.platform_devices(first, wanted)):
+        graph = from_stablehlo(data, shardings=False)
+    graph = _with_params(graph, params or {})
     compiled = session.compile(graph)
     if params:
         compiled.set_params(dict(params))

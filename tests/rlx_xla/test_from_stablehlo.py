@@ -17,6 +17,7 @@ from jax import export, lax
 import rlx
 import rlx_xla
 from rlx.errors import CompileError, FormatError, RlxError, TraceError
+from rlx.sharding import Mesh, Sharding, meshes, sharding_of, shardings
 from rlx_xla._jax_compat import mlir
 from rlx_xla.tracing.stablehlo import source
 from tests.rlx_xla.stablehlo_cases import ALLOWED, CASES, EXTERNAL, M, X
@@ -224,16 +225,104 @@ def test_ops_without_a_form_in_rlx_still_run_and_are_saved(tmp_path: Any) -> Non
     assert_close(run(rlx.load(tmp_path / "graph.rlx"), (matrix,)), wanted)
 
 
-def test_shardings_are_left_out_with_a_warning() -> None:
-    body = """
-    sdy.mesh @mesh = <["x"=2]>
-    func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {
-      %0 = sdy.sharding_constraint %a <@mesh, [{"x"}]> : tensor<4xf32>
-      %1 = stablehlo.custom_call @Sharding(%0) {mhlo.sharding = "{replicated}"}
-        : (tensor<4xf32>) -> tensor<4xf32>
-      return %1 : tensor<4xf32>
+SHARDED = """
+    sdy.mesh @mesh = <["x"=4, "y"=2]>
+    func.func public @main(
+        %a: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+        %b: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {?}]>}
+      ) -> (tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}]>}, tensor<8x6xf32>) {
+      %0 = stablehlo.add %a, %b : tensor<8x6xf32>
+      %1 = sdy.sharding_constraint %0 <@mesh, [{"x", "y"}, {?}]> : tensor<8x6xf32>
+      %2 = stablehlo.custom_call @Sharding(%1) {mhlo.sharding = "{replicated}"}
+        : (tensor<8x6xf32>) -> tensor<8x6xf32>
+      return %1, %2 : tensor<8x6xf32>, tensor<8x6xf32>
     }"""
-    with pytest.warns(UserWarning, match="2 sharding annotations of @main were left out"):
+
+
+def test_shardings_of_shardy_are_kept() -> None:
+    graph = imported(SHARDED)
+    mesh = Mesh({"x": 4, "y": 2})
+    assert shardings(graph) == {graph.inputs[0].name: Sharding(mesh, (("x",), ()))}
+    first, second = graph.outputs
+    assert sharding_of(first) == Sharding(mesh, ((), ("y",)))
+    assert sharding_of(first.node.inputs[0]) == Sharding(mesh, (("x", "y"), ("?",)))
+    assert sharding_of(second) == Sharding(mesh, ((), ()))
+    # A module over a mesh says of every argument where it lives.
+    again = rlx_xla.from_stablehlo(rlx_xla.stablehlo(graph))
+    assert shardings(again)[graph.inputs[1].name] == Sharding(mesh, ((), ()))
+    assert len(again.nodes()) == len(graph.nodes())
+    assert rlx.same(rlx_xla.from_stablehlo(rlx_xla.stablehlo(again)), again)
+
+
+def test_shardings_are_left_out_on_request() -> None:
+    with pytest.warns(
+        UserWarning, match="5 sharding annotations of @main were left out; the graph"
+    ):
+        graph = imported(SHARDED, shardings=False)
+    assert not meshes(graph)
+    assert graph.outputs[0] is graph.outputs[1]
+
+
+NUMBERED = {
+    "{devices=[4,1,2]<=[8] last_tile_dim_replicate}": (("axis_0",), ()),
+    "{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}": ((), ("axis_1",)),
+    "{devices=[8,1]<=[8]}": (("axis_0", "axis_1"), ()),
+    "{devices=[8,1]<=[4,2]T(1,0)}": (("axis_1", "axis_0"), ()),
+    "{devices=[4,2]<=[8]}": (("axis_0",), ("axis_1",)),
+    "{replicated}": ((), ()),
+}
+
+
+def _constrained(*wanted: str) -> str:
+    lines = [
+        f'%{i} = stablehlo.custom_call @Sharding(%a) {{mhlo.sharding = "{text}"}} '
+        ": (tensor<16x8xf32>) -> tensor<16x8xf32>"
+        for i, text in enumerate(wanted)
+    ]
+    types = ", ".join(["tensor<16x8xf32>"] * len(wanted))
+    results = ", ".join(f"%{i}" for i in range(len(wanted)))
+    return (
+        f"func.func public @main(%a: tensor<16x8xf32>) -> ({types}) {{ "
+        + "\n".join(lines)
+        + f"\nreturn {results} : {types} }}"
+    )
+
+
+def test_shardings_of_hlo_get_a_mesh() -> None:
+    graph = imported(_constrained(*NUMBERED))
+    mesh = Mesh({"axis_0": 4, "axis_1": 2})
+    found = [sharding_of(value) for value in graph.outputs]
+    assert found == [Sharding(mesh, placement) for placement in NUMBERED.values()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{devices=[2,1]1,0}",
+        "{maximal device=0}",
+        "{manual}",
+        "{devices=[0,1]<=[0]}",
+        "{devices=[2,2]<=[8]}",
+        "{devices=[3,1]<=[3]}",  # no whole part of 16
+    ],
+)
+def test_other_shardings_of_hlo_are_left_out(text: str) -> None:
+    with pytest.warns(
+        UserWarning, match="1 sharding annotations of @main were left out; the graph"
+    ):
+        graph = imported(_constrained(text))
+    assert graph.outputs[0] is graph.inputs[0]
+
+
+@pytest.mark.parametrize("dims", ['{"x":(1)2}, {}', '{"x"}p0, {}', '{"z"}, {}'])
+def test_other_shardings_of_shardy_are_left_out(dims: str) -> None:
+    body = f"""
+    sdy.mesh @mesh = <["x"=4, "z"=3]>
+    func.func public @main(%a: tensor<8x6xf32>) -> tensor<8x6xf32> {{
+      %0 = sdy.sharding_constraint %a <@mesh, [{dims}]> : tensor<8x6xf32>
+      return %0 : tensor<8x6xf32>
+    }}"""
+    with pytest.warns(UserWarning, match="1 sharding annotations of @main were left out"):
         graph = imported(body)
     assert graph.outputs[0] is graph.inputs[0]
 
@@ -364,3 +453,17 @@ def test_damaged_text_does_not_crash() -> None:
         [sys.executable, "-c", _DAMAGE], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout.split()[-1:]) == (0, ["alive"]), done.stderr[-2000:]
+
+
+def test_a_file_for_more_devices_than_there_are_runs_on_one(rng: np.random.Generator) -> None:
+    def double(x: jax.Array) -> jax.Array:
+        return 2 * x
+
+    devices = jax.sharding.AbstractMesh((4096,), ("x",))
+    placed = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("x"))
+    argument = jax.ShapeDtypeStruct((4096,), jnp.float32)
+    data = export.export(jax.jit(double, in_shardings=placed), platforms=["cpu"])(argument)
+    x = rng.standard_normal(4096).astype(np.float32)
+    with pytest.warns(UserWarning, match="were left out; the graph is a program for one device"):
+        compiled = rlx_xla.load_export(bytes(data.serialize()))
+    np.testing.assert_array_equal(compiled(x), 2 * x)

@@ -18,6 +18,7 @@ from rlx_xla._jax_compat.mlir import ir
 from rlx_xla.tracing.stablehlo import calls
 from rlx_xla.tracing.stablehlo import source as sources
 from rlx_xla.tracing.stablehlo.literals import argument_name
+from rlx_xla.tracing.stablehlo.shardings import texts_of
 from rlx_xla.tracing.stablehlo.walk import Scope, Walker
 
 _PREFIX = re.compile(r"^(?:jit|pjit|rlx)_+")
@@ -30,6 +31,7 @@ def from_stablehlo(
     name: str = "main",
     allow_custom_calls: Collection[str] = frozenset(),
     shapes: Sequence[Any] | None = None,
+    shardings: bool = True,
 ) -> Graph:
     """Import a StableHLO program as a graph; nothing of it is executed.
 
@@ -42,10 +44,13 @@ def from_stablehlo(
             to be called with the right shapes: allow them for files that you trust.
         shapes: a static type for each argument (``"f32[8, 64]"``) where the program has dynamic
             ones.
+        shardings: keep where arguments, results and constrained values live; a graph with them
+            needs as many devices as their mesh has. False makes a program for one device.
 
     Returns:
-        The graph. Inputs have the names of the function's arguments. Shardings are left out, with
-        a warning.
+        The graph. Inputs have the names of the function's arguments. Shardings of HLO, which
+        number devices, get a mesh with axes ``axis_0``, ``axis_1``, …. Those of no form in RLX
+        (parts of an axis, devices in an order of their own) are left out, with a warning.
 
     Raises:
         FormatError: the source is damaged, too large, or of no known kind.
@@ -54,7 +59,7 @@ def from_stablehlo(
     """
     found = sources.read(source, shapes)
     module = mlir.parse_module(found.text)
-    walker = Walker(module, frozenset(allow_custom_calls), found.platforms)
+    walker = Walker(module, frozenset(allow_custom_calls), found.platforms, shardings=shardings)
     function = walker.functions.get(name)
     if function is None:
         raise FormatError(
@@ -65,10 +70,11 @@ def from_stablehlo(
     graph = _entry(walker, function, name, _graph_name(module, name))
     if graph is None:
         raise walker.findings.error(name)
-    if walker.shardings:
+    left_out, kept = walker.shardings.left_out, walker.shardings.kept
+    if left_out:
+        rest = f"{kept} were kept" if kept else "the graph is a program for one device"
         warnings.warn(
-            f"from_stablehlo: {walker.shardings} sharding annotations of @{name} were left out; "
-            "the graph is a program for one device.",
+            f"from_stablehlo: {left_out} sharding annotations of @{name} were left out; {rest}.",
             stacklevel=2,
         )
     return graph
@@ -76,7 +82,7 @@ def from_stablehlo(
 
 def _entry(walker: Walker, function: ir.Operation, entry: str, title: str) -> Graph | None:
     block = function.regions[0].blocks[0]
-    attributes = _argument_attributes(function, len(block.arguments))
+    attributes = _attributes(function, "arg_attrs", len(block.arguments))
     names = _unique(
         [_name(index, value, attributes[index]) for index, value in enumerate(block.arguments)]
     )
@@ -94,7 +100,8 @@ def _entry(walker: Walker, function: ir.Operation, entry: str, title: str) -> Gr
                 groups = tuple((p,) for p in walker.platforms)
                 scope.values[value] = PlatformIndex(platforms=groups)()
                 continue
-            leaf: Value = Input(name=name, dtype=type_.dtype, shape=type_.shape)()
+            placed: dict[str, Any] = walker.shardings.leaf(attribute, type_)
+            leaf: Value = Input(name=name, dtype=type_.dtype, shape=type_.shape, **placed)()
         scope.values[value] = leaf
         inputs.append(leaf)
     outputs = walker.block(block, scope)
@@ -104,7 +111,12 @@ def _entry(walker: Walker, function: ir.Operation, entry: str, title: str) -> Gr
     if len(known) != len(outputs):
         walker.findings.add("an output is a token or tuple, which RLX does not return", loc.UNKNOWN)
         return None
-    return Graph(inputs, (), known, scope.tokens.values(), name=title)
+    results = _attributes(function, "res_attrs", len(known))
+    placed_outputs = [
+        walker.shardings.constrained(value, attribute)
+        for value, attribute in zip(known, results, strict=True)
+    ]
+    return Graph(inputs, (), placed_outputs, scope.tokens.values(), name=title)
 
 
 def _require_static(function: ir.Operation, name: str) -> None:
@@ -118,18 +130,14 @@ def _require_static(function: ir.Operation, name: str) -> None:
         )
 
 
-def _argument_attributes(function: ir.Operation, count: int) -> list[Mapping[str, str]]:
-    if "arg_attrs" not in function.attributes:
+def _attributes(function: ir.Operation, key: str, count: int) -> list[Mapping[str, str]]:
+    """Texts and shardings that stand on each argument or result."""
+    if key not in function.attributes:
         return [{}] * count
     found: list[Mapping[str, str]] = []
-    for entry in ir.ArrayAttr(function.attributes["arg_attrs"]):
+    for entry in ir.ArrayAttr(function.attributes[key]):
         named = ir.DictAttr(entry)
-        texts: dict[str, str] = {}
-        for i in range(len(named)):
-            attribute = named[i]
-            if isinstance(attribute.attr, ir.StringAttr):
-                texts[attribute.name] = calls.name_of(attribute.attr)
-        found.append(texts)
+        found.append(texts_of((named[i].name, named[i].attr) for i in range(len(named))))
     return found
 
 

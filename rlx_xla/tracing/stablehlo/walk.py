@@ -22,6 +22,7 @@ from rlx_xla.tracing.stablehlo.context import OpContext
 from rlx_xla.tracing.stablehlo.findings import Findings
 from rlx_xla.tracing.stablehlo.literals import Locations
 from rlx_xla.tracing.stablehlo.registry import rule_for
+from rlx_xla.tracing.stablehlo.shardings import Shardings
 
 RETURNS = frozenset({"func.return", "stablehlo.return", "chlo.return", "sdy.return"})
 TOKENS = frozenset({"stablehlo.create_token", "stablehlo.after_all"})
@@ -81,11 +82,16 @@ class Walker:
         allowed: targets of custom calls that may become external nodes.
         findings: what cannot be imported.
         platforms: see ``Source``.
-        shardings: how many sharding annotations were left out.
+        shardings: where values live.
     """
 
     def __init__(
-        self, module: ir.Module, allowed: frozenset[str], platforms: Sequence[str] = ()
+        self,
+        module: ir.Module,
+        allowed: frozenset[str],
+        platforms: Sequence[str] = (),
+        *,
+        shardings: bool = True,
     ) -> None:
         """Look at a module."""
         self.functions = calls.functions(module)
@@ -93,7 +99,7 @@ class Walker:
         self.allowed = allowed
         self.platforms = tuple(platforms)
         self.findings = Findings()
-        self.shardings = 0
+        self.shardings = Shardings(module, shardings)
         self.locations = Locations()
         self._graphs: dict[str, Graph | None] = {}
 

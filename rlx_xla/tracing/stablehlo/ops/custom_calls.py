@@ -20,6 +20,7 @@ from rlx_xla.tracing.stablehlo.ops.elementwise import CHLO
 from rlx_xla.tracing.stablehlo.ops.random import generate
 from rlx_xla.tracing.stablehlo.ops.reduction import dynamic_reduce_window
 from rlx_xla.tracing.stablehlo.registry import imports
+from rlx_xla.tracing.stablehlo.shardings import HLO, SHARDY, texts_of
 
 ANNOTATIONS = frozenset({
     "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
@@ -76,9 +77,15 @@ def _annotation(ctx: OpContext, target: str, operands: tuple[Value, ...]) -> Any
         return NotImplemented
     if operands[0].type != ctx.out_types[0]:
         return NotImplemented  # a program for several devices
+    if target == "Sharding":
+        return ctx.walker.shardings.constrained(operands[0], _texts(ctx))
     if target != "annotate_device_placement":
-        ctx.walker.shardings += 1
+        ctx.walker.shardings.left_out += 1
     return operands[0]
+
+
+def _texts(ctx: OpContext) -> dict[str, str]:
+    return texts_of((name, ctx.attribute(name)) for name in (HLO,) if ctx.has(name))
 
 
 def _threefry(ctx: OpContext, target: str, operands: tuple[Value, ...]) -> Any:
@@ -153,8 +160,14 @@ def composite(ctx: OpContext, *operands: Value) -> Any:
     return call_named(ctx, function, operands)
 
 
-@imports("sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier")
+@imports("sdy.sharding_constraint", "sdy.reshard")
 def sharding_constraint(ctx: OpContext, x: Value) -> Value:
-    """The value; where it lives is left out."""
-    ctx.walker.shardings += 1
+    """The value where it is asked to live."""
+    return ctx.walker.shardings.constrained(x, {SHARDY: str(ctx.attribute("sharding"))})
+
+
+@imports("sdy.propagation_barrier")
+def propagation_barrier(ctx: OpContext, x: Value) -> Value:
+    """The value; that shardings do not pass it has no form."""
+    ctx.walker.shardings.left_out += 1
     return x
