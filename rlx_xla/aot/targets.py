@@ -203,6 +203,13 @@ def _topology(name: str, chip: Chip, size: str) -> tuple[int, ...]:
             f"target {name!r}: a topology of {chip.rank} axes, such as {_SIZES[chip.rank][4]}, is "
             f"required for {chip.title}; got {size}."
         )
+    if math.prod(topology) > 1 and any(n % 2 for n in topology[:2]):
+        ones = "x".join("1" * chip.rank)
+        raise DeviceError(
+            f"target {name!r}: one chip ({ones}), or a topology whose first two axes are even (a "
+            f"host has 2x2 chips), is required; got {size}. Take "
+            f"{', '.join(list(_SIZES[chip.rank].values())[1:4])} or larger."
+        )
     return topology
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlx.errors import DeviceError
 from rlx_xla.cli.group import Json, Traceback
 from rlx_xla.cli.program import Arguments, Params, Program, Sizes, Specs, given
 from rlx_xla.cli.progress import Steps
+
+if TYPE_CHECKING:
+    from rlx_xla.aot import Preflight
 
 
 def preflight(
@@ -37,7 +41,8 @@ def preflight(
 ) -> None:
     """Compile for accelerators that are not there: memory, time, what is not supported.
 
-    Ends with 0 where the program compiles and fits on every target, and with 1 otherwise.
+    Ends with 0 where the program compiles and fits on every target, and with 1 otherwise. Of
+    several targets, one whose compiler is not installed is named after the others' answers.
 
     Example: rlx-xla preflight model:apply --spec "f32[8, 64]" --target tpu:v5e:1x1
     """
@@ -48,24 +53,34 @@ def preflight(
         parse_target(name)  # a wrong name is refused before any compile
     found = given(program, specs, arguments, params, sizes)
     steps = Steps(quiet=as_json)
-    reports = [
-        steps.run(
-            f"compile for {name}",
-            lambda name=name: rlx_xla.preflight(
-                found.program,
-                *found.args,
-                target=name,
-                params=found.params,
-                timeout=timeout,
-                **found.kwargs,
-            ),
-        )
-        for name in targets
-    ]
-    ok = all(report.ok for report in reports)
+    reports: list[Preflight] = []
+    absent: dict[str, DeviceError] = {}
+    for name in targets:
+        try:
+            report = steps.run(
+                f"compile for {name}",
+                lambda name=name: rlx_xla.preflight(
+                    found.program,
+                    *found.args,
+                    target=name,
+                    params=found.params,
+                    timeout=timeout,
+                    **found.kwargs,
+                ),
+            )
+        except DeviceError as error:
+            # What was found for the other targets is not lost.
+            if len(targets) == 1:
+                raise
+            absent[name] = error
+            continue
+        reports.append(report)
+    ok = not absent and all(report.ok for report in reports)
     if as_json:
-        typer.echo(json.dumps({"ok": ok, "targets": [report.to_dict() for report in reports]}))
+        refused = [{"target": n, "ok": False, "error": str(e)} for n, e in absent.items()]
+        answers = [report.to_dict() for report in reports] + refused
+        typer.echo(json.dumps({"ok": ok, "targets": answers}))
     else:
-        typer.echo("\n\n".join(str(report) for report in reports))
+        typer.echo("\n\n".join([*map(str, reports), *map(str, absent.values())]))
     if not ok:
         raise typer.Exit(1)

@@ -53,6 +53,12 @@ def test_names(name: str, whole: str, compiler: str, devices: int) -> None:
         ("v5e-3", r"a number of chips that a TPU v5 lite is sold in is required \(1, 4, 8"),
         ("tpu:v5e:2x2x2", "a topology of 2 axes, such as 2x2, is required"),
         ("tpu:v5p:0x1x1", "a topology of 3 axes"),
+        (
+            "tpu:v5e:3x3",
+            r"^target 'tpu:v5e:3x3': one chip \(1x1\), or a topology whose first two axes are even "
+            r"\(a host has 2x2 chips\), is required; got 3x3\. Take 2x2, 2x4, 4x4 or larger\.$",
+        ),
+        ("tpu:v4:2x1x2", r"one chip \(1x1x1\), .*; got 2x1x2\. Take 2x2x1, 2x2x2, 2x2x4 or larger"),
         ("tpu:v5e:two", "a topology such as 2x2 is required; got 'two'"),
         ("cuda:h100:2", "one GPU is compiled for ahead of time; got 2"),
     ],

@@ -329,6 +329,30 @@ def test_preflight_asks_for_each_target(run: Runner, monkeypatch: pytest.MonkeyP
     }
 
 
+def test_an_answer_is_kept_where_another_compiler_is_missing(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preflight(fn: Any, *args: Any, target: str, **options: Any) -> _Report:
+        if "cuda" in target:
+            raise DeviceError("target 'cuda:h100': the compiler for cuda is required")
+        return _Report(target, ok=True)
+
+    monkeypatch.setattr(rlx_xla, "preflight", preflight)
+    absent = "target 'cuda:h100': the compiler for cuda is required"
+    text = run("preflight", *APPLY, "-t", "cuda:h100", "-t", "v5e-1")
+    assert text.exit_code == 1
+    assert text.stdout == f"on v5e-1: True\n\n{absent}\n"
+    machine = run("preflight", *APPLY, "-t", "v5e-1", "-t", "cuda:h100", "--json")
+    assert machine.exit_code == 1
+    assert json.loads(machine.stdout)["targets"] == [
+        {"target": "v5e-1", "ok": True},
+        {"target": "cuda:h100", "ok": False, "error": absent},
+    ]
+    alone = run("preflight", *APPLY, "-t", "cuda:h100")
+    assert alone.exit_code == 1
+    assert alone.stderr.startswith(f"error: {absent}")
+
+
 def test_preflight_refuses_an_unknown_target_first(run: Runner) -> None:
     result = run("preflight", "no_such_module:f", "-t", "tpu:v99")
     assert result.exit_code == 1
