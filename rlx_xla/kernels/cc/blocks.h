@@ -314,22 +314,21 @@ struct RowsOfBlocks {
     return {buffer, stride};
   }
 
-  // sums[r] += the lanes of x . row + r for one row of x and kRowTile of these, at once; false
-  // where this CPU has no way that is better than Get.
-  bool Dot(int64_t row, int64_t rows, int64_t col, int64_t count, const float* x,
-           matmul::F* sums) const {
+  // sums[r] += the lanes of x . row + r for one row of x and kRowTile of these; false where this CPU
+  // has no way that is better than Get.
+  bool Dot(int64_t row, int64_t rows, const float* x, matmul::F* sums) const {
 #if defined(__x86_64__)
     if constexpr (Sixteens<Block>::kHas) {
       if (rows == matmul::kRowTile && matmul::HasAvx512()) {
-        const int64_t row_bytes = cols / Block::kElements * Block::kBytes;
-        DotBlocks512<Block>(data + row * row_bytes + col / Block::kElements * Block::kBytes,
-                            row_bytes, Block::kBytes, count / Block::kElements, x,
+        const int64_t count = cols / Block::kElements;
+        DotBlocks512<Block>(data + row * count * Block::kBytes, count,
+                            matmul::kRowDepth / Block::kElements, x,
                             reinterpret_cast<float*>(sums));
         return true;
       }
     }
 #endif
-    (void)row, (void)rows, (void)col, (void)count, (void)x, (void)sums;
+    (void)row, (void)rows, (void)x, (void)sums;
     return false;
   }
 };

@@ -214,7 +214,7 @@ inline void SumsOfLanes(const F* v, float* out) {
 #endif
 }
 
-// Whether weights have Dot(row, rows, col, count, x, sums).
+// Whether weights have Dot(row, rows, x, sums), for whole rows.
 template <typename Weights, typename = void>
 inline constexpr bool HasDot = false;
 template <typename Weights>
@@ -237,11 +237,11 @@ void ByRows(const Weights& w, int64_t begin, int64_t end, int64_t k, const float
         DotRows(w.At(n, 0), width, x, x_stride, rows, at, sums.get());
       }
     }
+    if constexpr (HasDot<Weights>) {
+      if (rows == 1 && w.Dot(n, width, x, sums.get())) at = k;
+    }
     for (; at < k; at += kRowDepth) {
       const int64_t depth = std::min(kRowDepth, k - at);
-      if constexpr (HasDot<Weights>) {
-        if (rows == 1 && w.Dot(n, width, at, depth, x + at, sums.get())) continue;
-      }
       const Tile<float> tile = w.Get(n, width, at, depth, kWide, buffer, kRowDepth, kRowDepth);
       DotRows(tile, width, x + at, x_stride, rows, RoundUp(depth, kWide), sums.get());
     }

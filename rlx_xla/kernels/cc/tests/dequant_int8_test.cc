@@ -1,10 +1,13 @@
-// dequant_int8.h and the one-row products of blocks.h: vectors of 64 bytes give the bits of those
-// of 32, on heap blocks of exact sizes; rounded inputs against sums in double.
+// dequant_int8.h and the one-row products of blocks.h: every width of vectors and every kind of
+// multiplication gives the same bits, on heap blocks of exact sizes that need not be aligned;
+// rounded inputs against sums in double.
 #include "dequant_int8.h"
 
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
+#include <vector>
 
 #include "blocks.h"
 #include "products.h"
@@ -17,41 +20,59 @@ using rlx::testing::NextRandom;
 
 float Uniform() { return static_cast<float>(NextRandom() % 2001) / 1000.0f - 1.0f; }
 
-// Random blocks of 32 codes, their halves between 1/128 and 1/64.
+// Random blocks, their halves between 1/128 and 1/64. They begin `skip` bytes into their memory.
 template <typename Block>
-std::unique_ptr<uint8_t[]> RandomBlocks(int64_t count) {
-  auto w = Exactly<uint8_t>(count * Block::kBytes);
-  for (int64_t i = 0; i < count * Block::kBytes; ++i) w[i] = static_cast<uint8_t>(NextRandom());
+std::unique_ptr<uint8_t[]> RandomBlocks(int64_t count, int64_t skip = 0) {
+  auto w = Exactly<uint8_t>(skip + count * Block::kBytes);
+  for (int64_t i = 0; i < skip + count * Block::kBytes; ++i) {
+    w[i] = static_cast<uint8_t>(NextRandom());
+  }
+  const bool two = Block::kBytes == 20 || Block::kBytes == 24 || Block::kBytes == 144 ||
+                   Block::kBytes == 176;
+  const int64_t first = Block::kBytes == 210 ? 208 : 0;
   for (int64_t i = 0; i < count; ++i) {
-    for (int at = 0; at < (Block::kBytes == 20 ? 4 : 2); at += 2) {
+    for (int64_t at = first; at < first + (two ? 4 : 2); at += 2) {
       const auto half = static_cast<uint16_t>(0x2000 | (NextRandom() & 0x3ff));
-      std::memcpy(w.get() + i * Block::kBytes + at, &half, sizeof(half));
+      std::memcpy(w.get() + skip + i * Block::kBytes + at, &half, sizeof(half));
     }
   }
   return w;
+}
+
+// The product in vectors of 64 bytes, in those of 32 with products of four, and of two.
+template <typename Block, typename Pool, typename T>
+std::vector<T> Product(const Pool& pool, const T* x, int64_t rows, int64_t k, const uint8_t* w,
+                       int64_t n) {
+  std::vector<T> made[3];
+  for (int way = 0; way < 3; ++way) {
+    rlx::matmul::allow_avx512 = way == 0;
+    rlx::int8::allow_avx_vnni = way == 1;
+    made[way].resize(rows * n);
+    rlx::int8::Matmul<Block>(pool, x, rows, k, w, n, made[way].data());
+    CHECK(std::memcmp(made[0].data(), made[way].data(), rows * n * sizeof(T)) == 0);
+  }
+  rlx::matmul::allow_avx512 = rlx::int8::allow_avx_vnni = true;
+  return made[0];
 }
 
 template <typename Block>
 void TestRounded() {
   const rlx::testing::FullPool alone;
   for (int64_t rows : {1, 2, 3, 4, 7}) {
-    for (int64_t blocks : {1, 3, 18}) {
-      for (int64_t n : {1, 3, 4, 9, 64}) {
-        const int64_t k = blocks * 32;
+    for (int64_t blocks : {1, 3, Block::kElements == 32 ? 18 : 4}) {
+      for (int64_t n : {1, 3, 4, 9, 22}) {
+        const int64_t k = blocks * Block::kElements;
+        const int64_t skip = NextRandom() % 4;
         auto x = Exactly<float>(rows * k);
         for (int64_t i = 0; i < rows * k; ++i) x[i] = Uniform();
-        const auto w = RandomBlocks<Block>(n * blocks);
-        auto wide = Exactly<float>(rows * n);
-        auto narrow = Exactly<float>(rows * n);
-        rlx::matmul::allow_avx512 = true;
-        rlx::int8::Matmul<Block>(alone, x.get(), rows, k, w.get(), n, wide.get());
-        rlx::matmul::allow_avx512 = false;
-        rlx::int8::Matmul<Block>(alone, x.get(), rows, k, w.get(), n, narrow.get());
-        CHECK(std::memcmp(wide.get(), narrow.get(), rows * n * sizeof(float)) == 0);
+        const auto memory = RandomBlocks<Block>(n * blocks, skip);
+        const uint8_t* w = memory.get() + skip;
+        const auto y = Product<Block>(alone, x.get(), rows, k, w, n);
         auto numbers = Exactly<float>(k);
         for (int64_t j = 0; j < n; ++j) {
           for (int64_t b = 0; b < blocks; ++b) {
-            Block::Decode(w.get() + (j * blocks + b) * Block::kBytes, numbers.get() + b * 32);
+            Block::Decode(w + (j * blocks + b) * Block::kBytes,
+                          numbers.get() + b * Block::kElements);
           }
           for (int64_t m = 0; m < rows; ++m) {
             double sum = 0, size = 0;
@@ -59,7 +80,7 @@ void TestRounded() {
               sum += double{x[m * k + i]} * numbers[i];
               size += std::fabs(numbers[i]);
             }
-            CHECK(std::fabs(wide[m * n + j] - sum) <= size / 200);  // half a step of 1/127
+            CHECK(std::fabs(y[m * n + j] - sum) <= size / 200);  // half a step of 1/127
           }
         }
       }
@@ -67,12 +88,49 @@ void TestRounded() {
   }
 }
 
+// Threads share columns and rows; sixteen-bit inputs are those numbers as f32.
+template <typename Block, typename T>
+void TestThreads() {
+  const int64_t rows = 37, n = 1021, k = 2 * 256;
+  auto x = Exactly<T>(rows * k);
+  auto wide = Exactly<float>(rows * k);
+  for (int64_t i = 0; i < rows * k; ++i) {
+    x[i] = rlx::FromFloat<T>(Uniform());
+    wide[i] = rlx::ToFloat(x[i]);
+  }
+  const auto w = RandomBlocks<Block>(n * k / Block::kElements);
+  std::vector<float> alone(rows * n);
+  rlx::int8::Matmul<Block>(rlx::testing::FullPool{}, wide.get(), rows, k, w.get(), n, alone.data());
+  std::vector<T> together(rows * n);
+  rlx::int8::Matmul<Block>(rlx::testing::ThreadPool{}, x.get(), rows, k, w.get(), n,
+                           together.data());
+  for (int64_t i = 0; i < rows * n; ++i) {
+    CHECK(rlx::ToFloat(together[i]) == rlx::ToFloat(rlx::FromFloat<T>(alone[i])));
+  }
+}
+
+// A block with what is not finite gives NaN in its row alone; what is too small gives zero.
+template <typename Block>
+void TestExtremes() {
+  const int64_t k = 512, n = 6, rows = 4;
+  const auto w = RandomBlocks<Block>(n * k / Block::kElements);
+  for (const float odd : {std::numeric_limits<float>::quiet_NaN(),
+                          std::numeric_limits<float>::infinity(), 1e-40f}) {
+    std::vector<float> x(rows * k, 0.0f);
+    x[2 * k + 300] = odd;
+    const auto y = Product<Block>(rlx::testing::FullPool{}, x.data(), rows, k, w.get(), n);
+    for (int64_t i = 0; i < rows * n; ++i) {
+      CHECK(i / n == 2 && odd != 1e-40f ? std::isnan(y[i]) : y[i] == 0.0f);
+    }
+  }
+}
+
 template <typename Block>
 void TestExact() {
   const rlx::testing::FullPool alone;
-  for (int64_t blocks : {1, 3, 16, 18, 40}) {
+  for (int64_t blocks : {1, 3, 5, 16, 18}) {
     for (int64_t n : {1, 3, 4, 9, 64}) {
-      const int64_t k = blocks * 32;
+      const int64_t k = blocks * Block::kElements;
       auto x = Exactly<float>(k);
       for (int64_t i = 0; i < k; ++i) x[i] = Uniform();
       const auto w = RandomBlocks<Block>(n * blocks);
@@ -95,15 +153,34 @@ void TestExact() {
   }
 }
 
+template <typename Block>
+void TestAll() {
+  TestRounded<Block>();
+  TestThreads<Block, float>();
+  TestExtremes<Block>();
+}
+
 }  // namespace
 
 int main() {
-  TestRounded<rlx::int8::Q4_0>();
-  TestRounded<rlx::int8::Q4_1>();
-  TestRounded<rlx::int8::Q8_0>();
+  TestAll<rlx::int8::Q4_0>();
+  TestAll<rlx::int8::Q4_1>();
+  TestAll<rlx::int8::Q5_0>();
+  TestAll<rlx::int8::Q5_1>();
+  TestAll<rlx::int8::Q8_0>();
+  TestAll<rlx::int8::Q4_K>();
+  TestAll<rlx::int8::Q5_K>();
+  TestAll<rlx::int8::Q6_K>();
+  TestThreads<rlx::int8::Q5_0, rlx::Bf16>();
+  TestThreads<rlx::int8::Q6_K, rlx::F16>();
   TestExact<rlx::blocks::Q4_0>();
   TestExact<rlx::blocks::Q4_1>();
+  TestExact<rlx::blocks::Q5_0>();
+  TestExact<rlx::blocks::Q5_1>();
   TestExact<rlx::blocks::Q8_0>();
+  TestExact<rlx::blocks::Q4_K>();
+  TestExact<rlx::blocks::Q5_K>();
+  TestExact<rlx::blocks::Q6_K>();
   std::puts("dequant_int8: ok");
   return 0;
 }
