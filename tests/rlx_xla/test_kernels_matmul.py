@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
+import rlx
 import rlx_xla
 from rlx.dtypes import DType
 from rlx.ops.dot import DotAlgorithm, DotGeneral
@@ -18,6 +20,8 @@ from rlx_xla.kernels import ffi
 from rlx_xla.kernels.base import Refused, Supported
 from rlx_xla.kernels.library import matmul
 from rlx_xla.kernels.select import kernels_for
+
+BF16 = ml_dtypes.bfloat16
 
 
 @pytest.fixture(autouse=True)
@@ -143,13 +147,6 @@ CONTRACT: dict[str, Any] = {"lhs_contracting": (1,), "rhs_contracting": (0,)}
             ["f32[3, 1, 16]", "f32[3, 16, 16]"],
             "a batch of f32 products with 768 terms is outside 4096 to 524288",
         ),
-        (
-            DotGeneral(**CONTRACT),
-            ["bf16[2, 256]", "bf16[256, 256]"],
-            "2 rows times 65536 elements [k, n] gain nothing (up to 1 rows and 16384 to "
-            "4611686018427387904 elements; up to 3 rows and 1048576 to 4611686018427387904 "
-            "[n, k] elements do)",
-        ),
     ],
 )
 def test_what_the_kernel_does_not_take(op: DotGeneral, types: list[str], reason: str) -> None:
@@ -176,6 +173,7 @@ def test_what_the_kernel_does_not_take(op: DotGeneral, types: list[str], reason:
         (["f16[32, 1024]", "f16[1024, 1024]"], False, True),
         (["bf16[1, 128]", "f32[128, 128]"], False, True),
         (["f16[0, 128]", "f16[128, 128]"], False, False),
+        (["bf16[1, 128]", "bf16[128, 128]"], False, True),
     ],
 )
 def test_thresholds(types: list[str], by_rows: bool, taken: bool) -> None:
@@ -185,6 +183,73 @@ def test_thresholds(types: list[str], by_rows: bool, taken: bool) -> None:
     )
     verdict = kernel.supports(op, [as_type(t) for t in types], "cpu")
     assert isinstance(verdict, Supported) is taken
+
+
+@pytest.mark.parametrize(
+    ("types", "by_rows", "with_pairs", "without"),
+    [
+        (["bf16[1, 64]", "bf16[64, 64]"], False, True, False),
+        (["bf16[1, 64]", "bf16[64, 63]"], False, False, False),
+        (["bf16[1, 128]", "bf16[128, 128]"], False, True, True),
+        (["bf16[2, 1024]", "bf16[1024, 1024]"], False, True, False),
+        (["bf16[3, 1024]", "bf16[1024, 1024]"], True, True, True),
+        (["bf16[4, 1024]", "bf16[1024, 1024]"], True, True, False),
+        (["bf16[64, 64]", "bf16[64, 64]"], True, True, False),
+        (["bf16[65, 64]", "bf16[64, 64]"], True, False, False),
+        (["bf16[128, 256]", "bf16[256, 256]"], False, True, False),
+        (["bf16[129, 256]", "bf16[256, 256]"], False, False, False),
+    ],
+)
+def test_thresholds_of_bf16_follow_the_cpu(
+    types: list[str], by_rows: bool, with_pairs: bool, without: bool
+) -> None:
+    op = DotGeneral(lhs_contracting=(1,), rhs_contracting=(int(by_rows),))
+    product = matmul.product_of(op, [as_type(t) for t in types])
+    assert not isinstance(product, Refused)
+    for pairs, most, taken in ((True, 128, with_pairs), (False, 3, without)):
+        gains = matmul.bf16_gains(most, pairs=pairs)
+        assert any(gain.holds(product) for gain in gains) is taken, (pairs, gains)
+
+
+@pytest.mark.skipif(not matmul.PAIRS, reason="this CPU does not multiply pairs of bf16")
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_pairs_of_bf16_are_summed_in_f32(
+    by_rows: bool, strict: bool, rng: np.random.Generator
+) -> None:
+    # Each size ends within a vector, a tile, a block and a stretch.
+    for rows, k, n in ((1, 515, 1031), (3, 130, 545), (6, 77, 1025), (16, 100, 530), (35, 260, 66)):
+        x, w = rng.normal(size=(rows, k)).astype(BF16), rng.normal(size=(k, n)).astype(BF16)
+        exact = x.astype(np.float64) @ w.astype(np.float64)
+        size = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
+        matrix = np.ascontiguousarray(w.T) if by_rows else w
+        numbers = (((1,), (int(by_rows),)), ((), ()))
+
+        def form(x: jax.Array, w: jax.Array, numbers: Any = numbers) -> jax.Array:
+            wide = jnp.float32
+            return jax.lax.dot_general(x, w, numbers, "highest", preferred_element_type=wide)
+
+        ours = rlx_xla.jit(form, options=rlx.CompileOptions(strict=strict))
+        assert (np.abs(np.asarray(ours(x, matrix)) - exact) <= 2e-6 * size).all(), (rows, k, n)
+        assert _kernels(ours) == ["dot_general.cpu.ffi"]
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_special_numbers_of_bf16(rows: int, by_rows: bool, rng: np.random.Generator) -> None:
+    x = rng.normal(size=(rows, 129)).astype(BF16)
+    w = rng.normal(size=(1025, 129)).astype(BF16)
+    x[0, 3], w[5, 7], w[6, 7], w[7, 3] = np.inf, np.nan, -np.inf, 0
+    w[8:12] = 1e-40  # counts as zero, as it does for XLA; times infinity that is a NaN
+    w[12] = 1e-30
+    matrix = w if by_rows else np.ascontiguousarray(w.T)
+    form: Any = (lambda x, w: x @ w.T) if by_rows else (lambda x, w: x @ w)
+    ours = rlx_xla.jit(form)
+    found, wanted = (np.asarray(f(x, matrix), np.float32) for f in (ours, jax.jit(form)))
+    np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
+    assert np.isnan(found[0, [5, 7, 8]]).all()
+    taken = rows == 1 or matmul.PAIRS
+    assert _kernels(ours) == (["dot_general.cpu.ffi"] if taken else [])
 
 
 def test_a_product_is_read_from_either_operand() -> None:

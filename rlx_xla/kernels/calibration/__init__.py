@@ -6,3 +6,4 @@ from rlx_xla.kernels.calibration.bounds import bound as bound
 from rlx_xla.kernels.calibration.bounds import described as described
 from rlx_xla.kernels.calibration.bounds import forget as forget
 from rlx_xla.kernels.calibration.bounds import open_all as open_all
+from rlx_xla.kernels.calibration.store import features as features

@@ -1,5 +1,6 @@
-// Products of any number of rows with a matrix of any kind: few rows by matmul.h, many by gemm.h,
-// where a panel of packed weights is unpacked once for all rows of a block.
+// Products of any number of rows with a matrix of any kind: few rows by matmul.h, or in bf16 by
+// matmul_bf16.h, many by gemm.h, where a panel of packed weights is unpacked once for all rows of a
+// block.
 #ifndef RLX_KERNELS_PRODUCTS_H_
 #define RLX_KERNELS_PRODUCTS_H_
 
@@ -9,6 +10,7 @@
 
 #include "gemm.h"
 #include "matmul.h"
+#include "matmul_bf16.h"
 
 namespace rlx {
 
@@ -16,6 +18,7 @@ namespace products {
 
 constexpr int64_t kManyRows = 12;    // from which panels are worth their copying
 constexpr int64_t kMostRows = 504;   // rows that share an unpacked panel
+constexpr int64_t kPairRows = 128;   // up to which bf16 is multiplied in pairs
 
 template <typename Weights, typename Y>
 struct Many {
@@ -67,10 +70,19 @@ struct Many {
 
 }  // namespace products
 
-// y[batch, rows, n] = x[batch, rows, k] w, where weights(b) are those of product b.
+// y[batch, rows, n] = x[batch, rows, k] w, where weights(b) are those of product b; plain ones
+// follow each other.
 template <typename Pool, typename X, typename Y, typename WeightsOf>
 void Product(const Pool& pool, const MatmulShape& shape, const X* x, const WeightsOf& weights,
              Y* y) {
+  using Weights = std::decay_t<decltype(weights(0))>;
+#if defined(__x86_64__)
+  if constexpr (std::is_same_v<X, Bf16> && std::is_same_v<Weights, matmul::PlainWeights<Bf16>>) {
+    if (bf16::Has() && shape.rows <= products::kPairRows) {
+      return bf16::Product(pool, shape, x, weights(0).data, y);
+    }
+  }
+#endif
   if (shape.rows < products::kManyRows) return Matmul(pool, shape, x, weights, y);
   const float* wide = nullptr;
   constexpr bool kInPlace = std::is_same_v<X, float>;
@@ -84,7 +96,6 @@ void Product(const Pool& pool, const MatmulShape& shape, const X* x, const Weigh
                   matmul::WidenRow(x + begin, end - begin, /*ahead=*/0, widened.get() + begin);
                 });
   }
-  using Weights = std::decay_t<decltype(weights(0))>;
   gemm::Run(pool, shape.batch, shape.rows, shape.n, shape.k, products::kMostRows,
             [&](int64_t b, int64_t, int64_t) {
               return products::Many<Weights, Y>{shape, weights(b),

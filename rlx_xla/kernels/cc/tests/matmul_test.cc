@@ -1,4 +1,4 @@
-// products.h, matmul.h, blocks.h and minifloat.h against sums in double, on heap blocks of exact sizes.
+// products.h, matmul.h, matmul_bf16.h, blocks.h and minifloat.h against sums in double, on heap blocks of exact sizes.
 #include "products.h"
 
 #include <cmath>
@@ -74,6 +74,73 @@ void TestPlainTypes() {
   rlx::testing::ThreadPool pool;
   TestPlain<X, W>(pool, 3, 4, 300, 700);
   TestPlain<X, W>(pool, 2, 520, 30, 40);
+}
+
+// Sizes at which bf16 is divided: into pieces of the sums, stretches and blocks of whole rows.
+void TestPairs() {
+  using rlx::Bf16;
+  const rlx::testing::FullPool alone;
+  for (int64_t k : {1, 2, 31, 33, 63, 64, 129, 160, 257}) TestPlain<Bf16, Bf16>(alone, 1, 1, k, 35);
+  for (int64_t n : {1, 31, 32, 33, 1024, 1030, 2048, 2049, 2080, 4099}) {
+    TestPlain<Bf16, Bf16>(alone, 1, 1, 19, n);
+  }
+  for (int64_t rows : {3, 4, 5, 9, 16, 17, 33}) TestPlain<Bf16, Bf16>(alone, 1, rows, 200, 530);
+  TestPlain<Bf16, Bf16>(alone, 3, 2, 135, 1025);
+  TestPlain<float, Bf16>(alone, 1, 2, 129, 65);
+}
+
+// One number of x or w is special: what it meets is what IEEE 754 says, and the rest is untouched.
+void TestSpecials() {
+  using rlx::Bf16;
+  const rlx::testing::FullPool alone;
+  const float values[] = {NAN, INFINITY, -INFINITY, 1e-40f};
+  for (int64_t rows : {1, 2, 5}) {
+    for (bool by_rows : {false, true}) {
+      for (float special : values) {
+        const int64_t k = 37, n = 41, at_k = NextRandom() % k, at_n = NextRandom() % n;
+        auto x = Exactly<Bf16>(rows * k);
+        auto w = Exactly<Bf16>(k * n);
+        auto y = Exactly<float>(rows * n);
+        std::fill_n(x.get(), rows * k, rlx::FromFloat<Bf16>(1.0f));
+        std::fill_n(w.get(), k * n, rlx::FromFloat<Bf16>(0.5f));
+        w[by_rows ? at_n * k + at_k : at_k * n + at_n] = rlx::FromFloat<Bf16>(special);
+        x[(at_k + 1) % k] = rlx::FromFloat<Bf16>(0.0f);
+        const MatmulShape shape = {1, rows, k, n, by_rows};
+        const rlx::matmul::PlainWeights<Bf16> weights = {w.get(), by_rows ? k : n};
+        rlx::Product(alone, shape, x.get(), [&](int64_t) { return weights; }, y.get());
+        for (int64_t m = 0; m < rows; ++m) {
+          const float rest = 0.5f * (m == 0 ? k - 1 : k);
+          for (int64_t c = 0; c < n; ++c) {
+            const float found = y[m * n + c];
+            const float wanted = c != at_n ? rest : rest - 0.5f + special;
+            CHECK(wanted != wanted ? found != found : found == wanted);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The same bits whatever the pool does with its tasks.
+void TestPools() {
+  using rlx::Bf16;
+  for (bool by_rows : {false, true}) {
+    for (int64_t rows : {1, 3}) {
+      const int64_t k = 515, n = 1100;
+      const MatmulShape shape = {1, rows, k, n, by_rows};
+      auto x = Exactly<Bf16>(rows * k);
+      auto w = Exactly<Bf16>(k * n);
+      for (int64_t i = 0; i < rows * k; ++i) x[i] = rlx::FromFloat<Bf16>(float(Uniform()));
+      for (int64_t i = 0; i < k * n; ++i) w[i] = rlx::FromFloat<Bf16>(float(Uniform()));
+      const rlx::matmul::PlainWeights<Bf16> weights = {w.get(), by_rows ? k : n};
+      const auto of = [&](int64_t) { return weights; };
+      auto one = Exactly<float>(rows * n);
+      auto two = Exactly<float>(rows * n);
+      rlx::Product(rlx::testing::FullPool{}, shape, x.get(), of, one.get());
+      rlx::Product(rlx::testing::ThreadPool{}, shape, x.get(), of, two.get());
+      CHECK(std::memcmp(one.get(), two.get(), rows * n * sizeof(float)) == 0);
+    }
+  }
 }
 
 // Blocks whose first bytes are exponents.
@@ -237,6 +304,9 @@ void TestAll() {
   TestPlainTypes<rlx::Bf16, rlx::Bf16>();
   TestPlainTypes<rlx::F16, rlx::F16>();
   TestPlainTypes<rlx::F16, float>();
+  TestPairs();
+  TestSpecials();
+  TestPools();
   TestBlocks<rlx::blocks::Q8_0>(0);
   TestBlocks<rlx::blocks::Q4_0>(0);
   TestBlocks<rlx::blocks::Q4_1>(0);
@@ -265,6 +335,10 @@ void TestAll() {
 int main() {
   TestAll();
 #if defined(__x86_64__)
+  rlx::bf16::allow = false;
+  TestPlainTypes<rlx::Bf16, rlx::Bf16>();
+  TestPairs();
+  TestSpecials();
   rlx::matmul::allow_avx512 = false;
   TestAll();
 #endif
