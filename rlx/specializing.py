@@ -300,6 +300,9 @@ class Planner:
                 continue
             names.update(dims.symbols(dim))
             first = first or f"{dim} = 0"
+        for dim in self._template.keyed if self._template else ():
+            names.update(dims.symbols(dim))
+            first = first or f"{dim} as a key"
         return first, frozenset(names)
 
     def _is_answered(self, binding: Mapping[str, int], names: frozenset[str]) -> bool:

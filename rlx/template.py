@@ -39,10 +39,13 @@ class AbstractTemplate(abc.ABC):
         constraints: what callers promise about sizes.
         asked: what the function was told is not 0 while symbols stood for sizes; where it is, the
             function may take another branch.
+        keyed: sizes that the function looked up in dicts or sets, which symbols are not in; for
+            any size it may find something else.
     """
 
     why: str
     asked: Sequence[Dim] = ()
+    keyed: Sequence[Dim] = ()
     constraints: Sequence[Constraint]
 
     @abc.abstractmethod

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType
 from typing import Any, final
@@ -38,20 +39,34 @@ def _spelled(text: str) -> str:
     return ast.unparse(_Spelling().visit(ast.parse(text, mode="eval"))).replace("**", "^")
 
 
-_asked: ContextVar[list[str] | None] = ContextVar("asked", default=None)
+@final
+@dataclass
+class Questions:
+    """What a traced function asked of sizes while symbols stood for them.
+
+    Attributes:
+        differences: each is said not to be 0; the answer is another one where it is.
+        keys: sizes that were looked up among keys that are not known here.
+    """
+
+    differences: list[str] = field(default_factory=list[str])
+    keys: list[str] = field(default_factory=list[str])
+
+
+_asked: ContextVar[Questions | None] = ContextVar("asked", default=None)
 _OWN = frozenset({"jax", "jaxlib", "numpy", "rlx", "rlx_xla"})
 """Packages whose comparisons of dims are not the function's."""
 
 
 @contextmanager
-def questions() -> Generator[list[str]]:
+def questions() -> Generator[Questions]:
     """Collect what a traced function asks of sizes and JAX denies without knowing.
 
-    JAX says that ``n == 5`` is false for a symbol ``n``, and that ``n % 2`` is true. The list that
-    this yields gets a text for each such question; the answer is another one where it is 0.
+    JAX says that ``n == 5`` is false for a symbol ``n``, that ``n % 2`` is true, and that ``n`` is
+    no key of ``{5: ...}``. What this yields is filled with the texts of such questions.
     """
     _listen()
-    found: list[str] = []
+    found = Questions()
     token = _asked.set(found)
     try:
         yield found
@@ -62,7 +77,7 @@ def questions() -> Generator[list[str]]:
 @cache
 def _listen() -> None:
     """Let JAX's dims note questions; what they answer stays as it is."""
-    plain = _DimExpr.__eq__
+    plain, number = _DimExpr.__eq__, _DimExpr.__hash__
 
     def same(self: Any, other: Any) -> bool:
         found = plain(self, other)
@@ -81,13 +96,19 @@ def _listen() -> None:
             _note(self, 0, sys._getframe(1))
         return True
 
-    _DimExpr.__eq__, _DimExpr.__ne__ = same, differs
+    def hashed(self: Any) -> int:
+        asked = _asked.get()
+        if asked is not None and not _is_own(sys._getframe(1)):
+            asked.keys.append(str(self))
+        return number(self)
+
+    _DimExpr.__eq__, _DimExpr.__ne__, _DimExpr.__hash__ = same, differs, hashed
     # JAX has none, so that every dim is true.
     _DimExpr.__bool__ = truth  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _note(dim: Any, other: Any, caller: FrameType) -> None:
-    if str(caller.f_globals.get("__name__")).partition(".")[0] in _OWN:
+    if _is_own(caller):
         return
     asked = _asked.get()
     if isinstance(other, _DimExpr):
@@ -97,7 +118,11 @@ def _note(dim: Any, other: Any, caller: FrameType) -> None:
         return
     difference = dim - other
     if asked is not None and isinstance(difference, _DimExpr):
-        asked.append(str(difference))
+        asked.differences.append(str(difference))
+
+
+def _is_own(caller: FrameType) -> bool:
+    return str(caller.f_globals.get("__name__")).partition(".")[0] in _OWN
 
 
 @final

@@ -120,7 +120,10 @@ def trace(
         boundary, signature, values, _ = _walk(fn, resolved, nothing, donated, promised)
         return TemplateTraced(boundary, signature, values, template, resolved)
     free = {symbol: dims.symbol(symbol, 0) for symbol in made.graph.symbols}
-    template.asked = tuple(dims.parse(text, free) for text in dict.fromkeys(asked))
+    template.asked, template.keyed = (
+        tuple(dims.parse(text, free) for text in dict.fromkeys(texts))
+        for texts in (asked.differences, asked.keys)
+    )
     return dataclasses.replace(made, template=template)
 
 

@@ -701,3 +701,27 @@ def test_questions_about_two_sizes() -> None:
         np.testing.assert_allclose(fast(draw(*shape)), asked(draw(*shape)), rtol=1e-6)
     padded = [r.hits for r in fast.specializations() if r.is_padded]
     assert padded == [1]  # 5 × 4, and 5 × 5 through it
+
+
+def test_sizes_that_are_looked_up_are_asked_again() -> None:
+    def keyed(x: Any) -> Any:
+        n = x.shape[0]
+        return x * {3: 2.0, 4: 3.0}.get(n, 1.0) + (1 if n in {4, 6} else 0)
+
+    fast = rlx_xla.jit(keyed, dims=("f32[n]",))
+    for n in (2, 3, 4, 5, 6):
+        x = draw(n)
+        np.testing.assert_allclose(fast(x), keyed(x), rtol=1e-6)
+    reasons = [record.reason for record in fast.specializations()]
+    assert ["n as a key" in reason for reason in reasons] == [False, True, True, False, True]
+
+
+def test_what_jax_itself_looks_up_is_no_question() -> None:
+    def plain(x: Any) -> Any:
+        y = jnp.einsum("bn,bn->b", jnp.sin(x), jnp.zeros(x.shape))
+        return jax.vmap(jax.jit(lambda row: row * 2))(x) + y.reshape(x.shape[0], -1)
+
+    traced = rlx_xla.trace(plain, "f32[b, n]")
+    assert traced.template is not None
+    assert not traced.template.asked
+    assert not traced.template.keyed
