@@ -78,6 +78,8 @@ def pmin(ctx: LoweringContext, op: ops.Pmin, x: ir.Value) -> ir.Value:
 def all_gather(ctx: LoweringContext, op: ops.AllGather, x: ir.Value) -> ir.Value:
     if _alone(op.mesh, op.axes):
         return x
+    if 0 in ctx.output_types[0].shape:  # StableHLO gathers along no axis of size 0
+        return ctx.full(0, ctx.output_types[0])
     attributes = {"all_gather_dim": i64(op.axis), **_groups(ctx, op.mesh, op.axes)}
     made = ir.Operation.create(
         "stablehlo.all_gather", results=ctx.result_types, operands=[x], attributes=attributes

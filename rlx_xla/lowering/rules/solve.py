@@ -173,7 +173,9 @@ def _by_core(
     if function is None:
         raise ctx.refuse(
             f"{op.op_name} is required to call a library, which a portable module must not. "
-            "Lower it for one platform (portable=False)."
+            "Files of rlx_xla.export hold no such calls: keep the graph with rlx.save, which is "
+            "compiled where it is loaded, or take an op that needs no library (eigh for symmetric "
+            "matrices)."
         )
     vectors = isinstance(op, ops.TridiagonalSolve | ops.LuPivotsToPermutation)
     leading = ctx.input_types[0].rank - (1 if vectors else 2)
