@@ -57,7 +57,9 @@ class Node:
         put(self, "inputs", inputs)
         put(self, "types", types)
         put(self, "location", location)
-        put(self, "results", tuple(Value(self, i) for i in range(len(types))))
+        single = len(types) == 1
+        results = (Value(self, 0),) if single else tuple(Value(self, i) for i in range(len(types)))
+        put(self, "results", results)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a node never changes; {name!r} cannot be set. Make a new node.")
@@ -99,8 +101,8 @@ class Value(ValueOperators):
     @property
     def name(self) -> str:
         """Name of an input or param; an empty string for any other value."""
-        op = self.node.op
-        return str(op.attributes()["name"]) if op.op_name in ("input", "param") else ""
+        op: Any = self.node.op
+        return str(op.name) if op.op_name in ("input", "param") else ""
 
     def __deepcopy__(self, memo: object) -> Value:
         return self

@@ -51,14 +51,21 @@ _scope: ContextVar[str] = ContextVar("rlx_scope", default="")
 _interned: dict[tuple[str, int, str], Location] = {}
 
 
-@contextlib.contextmanager
-def at(location: Location) -> Generator[None]:
+@final
+class at:  # noqa: N801  reads as the word it is: ``with at(location):``
     """Give every node made inside this location (used by tracing, passes and decompositions)."""
-    token = _explicit.set(location)
-    try:
-        yield
-    finally:
-        _explicit.reset(token)
+
+    __slots__ = ("_location", "_token")
+
+    def __init__(self, location: Location) -> None:
+        """Take the location; a class, since passes enter one for each node."""
+        self._location = location
+
+    def __enter__(self) -> None:
+        self._token = _explicit.set(self._location)
+
+    def __exit__(self, *error: object) -> None:
+        _explicit.reset(self._token)
 
 
 @contextlib.contextmanager

@@ -115,7 +115,8 @@ class Op:
 
     def infer_types(self, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Check the input count, run ``infer``, and return the result types as a tuple."""
-        self._check_count(len(types))
+        if len(types) != len(self.operands):
+            self._check_count(len(types))
         result = self.infer(*types)
         return cast("tuple[TensorType, ...]", result if type(result) is tuple else (result,))
 

@@ -193,8 +193,14 @@ class _Rewriting:
         for node in graph.nodes():
             if self._is_plain(node, new):
                 settled.add(node)
-            else:
-                self._settle(node, new, settled)
+            elif node not in settled and not (node.results and node.results[0] in new):
+                current = self._rebuilt(node, new)
+                settled.add(current)
+                made = self._apply(current)
+                if made is not None:
+                    self._settle(node, made, new, settled)
+                elif current is not node:
+                    new.update(zip(node.results, current.results, strict=True))
         return _with_new(graph, new)
 
     def _is_plain(self, node: Node, new: Mapping[Value, Value]) -> bool:
@@ -206,10 +212,17 @@ class _Rewriting:
                 return False
         return not self._nested or not inner_graphs(node.op)
 
-    def _settle(self, root: Node, new: dict[Value, Value], settled: set[Node]) -> None:
-        """Rewrite a node, and whatever rules make of it, to the end."""
-        stack = [_Frame(root, 0)]
-        applications = 0
+    def _settle(
+        self,
+        root: Node,
+        result: tuple[Value, ...],
+        new: dict[Value, Value],
+        settled: set[Node],
+    ) -> None:
+        """Rewrite what a rule made of a node to the end."""
+        stack = [_Frame(root, 0, result)]
+        self._push(stack, result, 1, new, settled)
+        applications = 1
         while stack:
             frame = stack[-1]
             node = frame.node
@@ -222,7 +235,7 @@ class _Rewriting:
             if node in settled or (node.results and node.results[0] in new):
                 stack.pop()
                 continue
-            if not frame.opened and frame.depth:  # inputs of the source graph's nodes are settled
+            if not frame.opened:
                 frame.opened = True
                 if self._push(stack, node.inputs, frame.depth, new, settled):
                     continue

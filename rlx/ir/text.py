@@ -46,7 +46,6 @@ from rlx.ir.op import Op
 from rlx.ir.scanner import quoted, quoted_bytes
 from rlx.ir.text_parse import TEXT_VERSION as TEXT_VERSION
 from rlx.ir.text_parse import parse as parse
-from rlx.types import TensorType
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OP_NAME = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
@@ -241,17 +240,17 @@ def _attribute(value: Any, names: dict[int, str]) -> str:
 def _dims(nodes: Iterable[Node]) -> Iterator[DimExpr]:
     """Every distinct symbolic dim in types and attributes."""
     seen: set[DimExpr] = set()
-    types: set[TensorType] = set()
     ops: set[int] = set()
     stack: list[Any] = []
     for node in nodes:
         for kind in node.types:
-            if kind not in types:
-                types.add(kind)
-                stack.extend(kind.shape)
-        if id(node.op) not in ops and node.op.attribute_names:
+            stack.extend(dim for dim in kind.shape if type(dim) is not int)
+        if node.op.attribute_names and id(node.op) not in ops:
             ops.add(id(node.op))
-            stack.extend(getattr(node.op, name, None) for name in node.op.attribute_names)
+            for name in node.op.attribute_names:
+                value = getattr(node.op, name, None)
+                if type(value) is tuple or isinstance(value, DimExpr):
+                    stack.append(value)
         while stack:
             item = stack.pop()
             if isinstance(item, tuple):

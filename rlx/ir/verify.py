@@ -65,6 +65,7 @@ class _Check:
         self.findings: list[str] = []
         self.nodes: list[Node] = []
         self.sound: set[int] = set()
+        self.typed: set[int] = set()
 
     def run(self) -> None:
         if not isinstance(cast("object", self.graph), Graph):
@@ -153,21 +154,28 @@ class _Check:
         elif len(types) != len(_tuple(node.results)):
             self.add(f"{_described(node)}: each of its {len(types)} types needs a result.")
             wrong = "count"
+        if not wrong:
+            self.typed.add(id(node))
         if not _is_op(op):
             self.add(f"{_described(node)}: the op is required to be an Op; got {_kind(op)}.")
             return
-        missing = [n for n in op.attribute_names if not hasattr(op, n)]
-        found = [f"attribute {n!r} is missing." for n in missing]
-        if not missing:
-            found = [fault for _, fault in faults(cast("type[Op]", type(op)), op.attributes())]
+        found: list[str] = []
+        if op.attribute_names:
+            missing = [n for n in op.attribute_names if not hasattr(op, n)]
+            found = [f"attribute {n!r} is missing." for n in missing]
+            if not missing:
+                found = [fault for _, fault in faults(cast("type[Op]", type(op)), op.attributes())]
         for fault in found:
             self.add(f"{_described(node)}: {fault}")
         if found or wrong or id(node) not in self.sound:
             return
-        if any(_type_fault(v.node.types) or v.index >= len(v.node.types) for v in node.inputs):
-            return  # reported at that node
+        operands: list[TensorType] = []
+        for value in node.inputs:
+            if id(value.node) not in self.typed:
+                return  # reported at that node
+            operands.append(value.node.types[value.index])
         try:
-            inferred = op.infer_types([v.type for v in node.inputs])
+            inferred = op.infer_types(operands)
         except INFER_FAULTS as error:
             self.add(f"{_described(node)}: infer refuses it: {type(error).__name__}: {error}")
             return
@@ -206,6 +214,10 @@ class _Check:
     def check_tokens(self) -> None:
         """Each token goes to one user or is an effect: chains are linear and none is dropped."""
         users: dict[int, list[str]] = {}
+        if not self.findings and not any(TOKEN in node.types for node in self.nodes):
+            for value in self.graph.effects:  # sound, and there are no tokens at all
+                self.add(f"effects are tokens; got {_described(value.node)}.")
+            return
         for node in self.nodes:
             for value in _tuple(node.inputs):
                 if _is_token(value):

@@ -27,6 +27,9 @@ def _load() -> dict[str, type[Op]]:
 
 
 def __getattr__(name: str) -> type[Op]:
+    known = _classes.get(name)
+    if known is not None:  # before modules are looked for on disk
+        return known
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:
         raise AttributeError(name)  # of a module: the import statement then loads it
     found = _load().get(name)

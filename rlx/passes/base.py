@@ -234,6 +234,8 @@ def _check_boundary(before: Graph, after: Graph) -> None:
     """A pass keeps what callers see: names and types of inputs and params, types of outputs."""
     findings: list[str] = []
     for role in ("inputs", "params", "outputs", "effects"):
+        if getattr(before, role) == getattr(after, role):  # the same values
+            continue
         wanted = [f"{v.name} {v.type}".strip() for v in getattr(before, role)]
         found = [f"{v.name} {v.type}".strip() for v in getattr(after, role)]
         if role == "outputs":

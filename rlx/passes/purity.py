@@ -33,11 +33,13 @@ class Purity:
         op = node.op
         if isinstance(op, _PINNED) or (isinstance(op, Call) and op.kind is CallKind.REMAT):
             return True
-        if any(t.dtype is DType.TOKEN for t in node.types):
-            return True
-        if any(v.type.dtype is DType.TOKEN for v in node.inputs):
-            return True
-        return any(self._holds_pinned(inner) for inner in inner_graphs(op))
+        for kind in node.types:
+            if kind.dtype is DType.TOKEN:
+                return True
+        for value in node.inputs:
+            if value.type.dtype is DType.TOKEN:
+                return True
+        return op.holds_graphs and any(self._holds_pinned(inner) for inner in inner_graphs(op))
 
     def is_left_to_device(self, node: Node) -> bool:
         """Whether the result may depend on the device, or is drawn: not to be computed ahead."""

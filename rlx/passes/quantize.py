@@ -9,7 +9,7 @@ from typing import ClassVar, final
 from rlx.dtypes import DType
 from rlx.errors import PassError, did_you_mean
 from rlx.ir.graph import Graph, Node, Value
-from rlx.ir.rewrite import rewrite, sweep
+from rlx.ir.rewrite import rewrite, rule, sweep
 from rlx.ir.text import value_names
 from rlx.ops.activation import Relu
 from rlx.ops.dot import DotGeneral, Matmul
@@ -186,6 +186,7 @@ class PropagateQuantization(AbstractPass):
         strict = ctx.options.strict
         count = 0
 
+        @rule(FakeQuantize, FakeQuantizeLsq)
         def drop(node: Node) -> Value | None:
             nonlocal count
             op = node.op
