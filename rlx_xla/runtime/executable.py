@@ -67,6 +67,7 @@ class LoadedExecutable:
         "_keepalive",
         "_loaded",
         "_lock",
+        "_memory",
         "_options",
         "_program",
         "_result_avals",
@@ -192,6 +193,7 @@ class LoadedExecutable:
                 f"{path!r}, {why}. Remove the callbacks or use auto."
             )
         self._loaded: Any = None
+        self._memory: dict[str, int] | None = None
         if serialized is not None:
             self._loaded = jax_client.deserialize_executable(serialized, self.device)
         elif not composable:
@@ -273,7 +275,9 @@ class LoadedExecutable:
 
     def memory(self) -> dict[str, int]:
         """Return bytes: ``argument``, ``output``, ``alias``, ``temp`` and ``code``."""
-        return jax_client.memory_analysis(self._executable())
+        if self._memory is None:
+            self._memory = jax_client.memory_analysis(self._executable())
+        return dict(self._memory)
 
     def serialize(self) -> bytes:
         """Return the compiled program for this machine and jaxlib; see ``serialized``.
