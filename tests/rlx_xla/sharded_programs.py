@@ -316,6 +316,53 @@ def meshes_with_explicit_axes() -> None:
 
 
 @program
+def results_over_explicit_axes_have_jaxs_types() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    import rlx
+    import rlx_xla
+
+    mesh = jax.make_mesh(
+        (4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2
+    )
+    spec = jax.sharding.PartitionSpec
+    x = jax.device_put(floats(8, 4), jax.sharding.NamedSharding(mesh, spec("data", "model")))
+
+    def wave(x: jax.Array) -> jax.Array:
+        return jnp.sin(x) * 2
+
+    def loss(x: jax.Array) -> jax.Array:
+        return (wave(x) ** 2).sum()
+
+    with jax.set_mesh(mesh):
+        wanted = jax.jit(wave)(x)
+        compiled = rlx.Session("cpu").compile(rlx_xla.trace(wave, x))
+        for found in (rlx_xla.jit(wave)(x), compiled(x)):
+            assert jax.typeof(found) == jax.typeof(wanted)
+            np.testing.assert_allclose(found + x, wanted + x, rtol=1e-6)
+        slopes = jax.jit(jax.grad(rlx_xla.jit(loss)))(x)
+        assert jax.typeof(slopes) == jax.typeof(x)
+        np.testing.assert_allclose(slopes, jax.grad(loss)(x), rtol=1e-5)
+
+
+@program
+def gathering_nothing() -> None:
+    import jax
+    from jax.sharding import PartitionSpec as P
+
+    import rlx
+    import rlx_xla
+
+    x = np.ones((0, 3), np.float32)
+    fn = mapped(
+        lambda y: jax.lax.all_gather(y, "data", tiled=True), P("data"), P(), check_vma=False
+    )
+    (found,) = rlx.Session("cpu").compile(rlx_xla.trace(fn, x)).run({"y": x})
+    assert found.shape == (0, 3)
+
+
+@program
 def shard_maps() -> None:
     import jax
     from jax.sharding import PartitionSpec as P
@@ -577,6 +624,34 @@ def kernels_divide_rows() -> None:
     }, kernels
     first = compiled(*(arrays[leaf.name] for leaf in graph.inputs))[0]
     assert first.sharding.is_equivalent_to(on_jax("data", "model"), 3)
+
+
+@program
+def every_kernel_divides_or_says_so() -> None:
+    if not has_kernels():
+        return
+    import rlx
+    from rlx.sharding import P
+    from tests.rlx_xla.kernel_programs import PROGRAMS, ROWS, everything
+
+    graph, arrays = everything(np.random.default_rng())
+    rows = {leaf.name: P("d") for leaf in graph.inputs if leaf.shape[:1] == (ROWS,)}
+    spread = graph.with_shardings(rows, mesh={"d": COUNT})
+    session = rlx.Session("cpu")
+    wanted = session.compile(graph).run(arrays)
+    for forced in (frozenset[str](), frozenset(PROGRAMS)):
+        dispatch = rlx.KernelDispatch(forced=forced)
+        compiled = session.compile(spread, options=rlx.CompileOptions(kernel_dispatch=dispatch))
+        for mine, theirs in zip(compiled.run(arrays), wanted, strict=True):
+            atol = 1e-5 * float(np.abs(theirs).max())
+            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=atol)
+        report = str(compiled.report())
+        used = {c.implementation for c in compiled.report().kernels}
+        refused = {n for n in PROGRAMS if f"refused {n}: XLA would not divide it over" in report}
+        assert used | refused == set(PROGRAMS), set(PROGRAMS) - used - refused
+        assert used == set(PROGRAMS) or not forced, refused
+        divided = used - {n for n in PROGRAMS if f"sharding: XLA does not divide {n}:" in report}
+        assert {"attention.cpu.ffi", "sort.cpu.ffi", "dequant_matmul.cpu.ffi"} <= divided, report
 
 
 @program

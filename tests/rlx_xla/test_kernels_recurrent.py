@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import rlx
 import rlx_xla
 from rlx.dtypes import as_dtype
 from rlx.ir.op import Op
@@ -45,39 +44,6 @@ def _arrays(kind: type[Op], rng: np.random.Generator) -> tuple[Op, list[np.ndarr
     weights = [_draw(rng, rows * 5), _draw(rng, 1, rows, 6)]
     network: Any = kind
     return network(hidden_size=6), [_draw(rng, 2, 9, 5), *weights, *biases]
-
-
-def _graph(op: Op, arrays: list[np.ndarray]) -> rlx.Graph:
-    b = rlx.GraphBuilder("recurrence")
-    types = [TensorType(as_dtype(a.dtype), a.shape) for a in arrays]
-    return b.build(op(*(b.input(f"x{i}", t) for i, t in enumerate(types))))
-
-
-KINDS = (SelectiveScan, GatedDeltaNet, Lstm, Gru, Rnn)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_under_jit_vmap_scan_and_grad(kind: type[Op], rng: np.random.Generator) -> None:
-    op, arrays = _arrays(kind, rng)
-    function = rlx_xla.to_jax(_graph(op, arrays))
-    given = [jnp.asarray(a) for a in arrays]
-
-    def scanned(*args: jax.Array) -> jax.Array:
-        def step(x: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return x + function(x, *args[1:])[0].sum(), None
-
-        return jax.lax.scan(step, args[0], None, 2)[0]
-
-    forms = (function, jax.vmap(function), scanned, jax.grad(lambda *a: function(*a)[0].sum()))
-    for number, form in enumerate(forms):
-        args = [jnp.stack([a, a * 0.5]) for a in given] if number == 1 else given
-        ours = rlx_xla.jit(form)
-        found, wanted = jax.tree.leaves(ours(*args)), jax.tree.leaves(jax.jit(form)(*args))
-        for got, want in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-        if number in (0, 2):  # a batch of weights, and a derivative, are other ops
-            kernels = {c.implementation for c in ours.report().choices if c.kind == "kernel"}
-            assert f"{op.op_name}.cpu.ffi" in kernels
 
 
 def test_a_scan_of_an_unmodified_model_runs_the_kernel(rng: np.random.Generator) -> None:
