@@ -314,8 +314,8 @@ struct RowsOfBlocks {
     return {buffer, stride};
   }
 
-  // sums[r] += the lanes of x . row + r for one row of x and kRowTile of these; false where this CPU
-  // has no way that is better than Get.
+  // sums[r] += the lanes of x . row + r for one row of x and kRowTile of these; false where this
+  // CPU has no way that is better than Get.
   bool Dot(int64_t row, int64_t rows, const float* x, matmul::F* sums) const {
 #if defined(__x86_64__)
     if constexpr (Sixteens<Block>::kHas) {

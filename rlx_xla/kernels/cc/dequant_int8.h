@@ -4,8 +4,8 @@
 //   bytes with one scale, and sums of codes within a block are whole numbers.
 // Layout: row-major; k is a multiple of the blocks' elements.
 // Numerics: as rlx/ops/quantized/rounded.py says.
-// Algorithm: x is rounded once; each weight's codes are unpacked in registers and multiplied, two or
-//   four bytes at a time, with those of up to four rows of x.
+// Algorithm: x is rounded once; each weight's codes are unpacked in registers and multiplied, two
+//   or four bytes at a time, with those of up to four rows of x.
 #ifndef RLX_KERNELS_DEQUANT_INT8_H_
 #define RLX_KERNELS_DEQUANT_INT8_H_
 

@@ -1,9 +1,10 @@
 // The inner loop of dequant_int8.h for CPUs that have AVX-512 with VNNI: four rows of blocks of 256
 // codes, whose groups have whole numbers as scales.
 //
-// A group's sums of four products fit in sixteen bits, and are multiplied with the group's scale and
-// added by one instruction; one number multiplies a block's sum. Rounded as LargeTile rounds, so
-// that both give the same bits. Every function carries its target; ask HasVnni() before calling one.
+// A group's sums of four products fit in sixteen bits, and are multiplied with the group's scale
+// and added by one instruction; one number multiplies a block's sum. Rounded as LargeTile rounds,
+// so that both give the same bits. Every function carries its target; ask HasVnni() before calling
+// one.
 #ifndef RLX_KERNELS_DEQUANT_INT8_SUPER_H_
 #define RLX_KERNELS_DEQUANT_INT8_SUPER_H_
 

@@ -1,6 +1,6 @@
-// The inner loop of dequant_int8.h in vectors of 32 bytes, for namespace RLX_INT8: with
-// multiplications of pairs of bytes, or, where RLX_INT8_VNNI is 1, of four. Both give the same bits.
-// No include guard: it comes once for each.
+// The inner loop of dequant_int8.h in vectors of 32 bytes, for namespace RLX_INT8: with products of
+// pairs of bytes, or, where RLX_INT8_VNNI is 1, of four. Both give the same bits. No include guard:
+// it comes once for each.
 
 namespace rlx {
 

@@ -1,7 +1,7 @@
 // The inner loop of dequant_int8.h for CPUs that have AVX-512 with VNNI: four rows of small blocks.
 //
-// Every number is rounded where SmallTile rounds it, so that both give the same bits. Every function
-// carries its target; ask HasVnni() before calling one.
+// Every number is rounded where SmallTile rounds it, so that both give the same bits. Every
+// function carries its target; ask HasVnni() before calling one.
 #ifndef RLX_KERNELS_DEQUANT_INT8_VNNI_H_
 #define RLX_KERNELS_DEQUANT_INT8_VNNI_H_
 
