@@ -53,7 +53,8 @@ Weights = Annotated[
     ),
 ]
 Report = Annotated[
-    bool, typer.Option("--report", help="Print the compile report.", show_default=False)
+    bool,
+    typer.Option("--report", help="Print memory, kernels and compile reports.", show_default=False),
 ]
 
 
@@ -162,7 +163,8 @@ def result(model: LanguageModel, prompts: list[str], found: Any) -> dict[str, An
 
 
 def print_reports(model: LanguageModel) -> None:
-    """Print the report of every program, with what it was compiled for."""
+    """Print where memory goes, and the report of every program with what it was compiled for."""
+    typer.echo(f"\n{model.report()}")
     for (batch, seq, capacity), compiled in model.programs().items():
         typer.echo(f"\n{batch} × {seq} tokens, cache of {capacity} positions")
         typer.echo(str(compiled.report()))

@@ -10,4 +10,5 @@ from rlx_xla.generation.chat import chat_prompt as chat_prompt
 from rlx_xla.generation.model import Generation as Generation
 from rlx_xla.generation.model import LanguageModel as LanguageModel
 from rlx_xla.generation.model import Token as Token
+from rlx_xla.generation.report import ModelReport as ModelReport
 from rlx_xla.generation.sampling import SamplingOptions as SamplingOptions

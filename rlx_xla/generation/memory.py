@@ -1,10 +1,15 @@
-"""Memory that compiling leaves behind, given back to the system."""
+"""Memory of the process: what compiling leaves behind, given back, and what there is."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import sys
+from pathlib import Path
+
+_MAPS = Path("/proc/self/smaps")
+_HEAD = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)")
 
 
 def trim() -> None:
@@ -20,3 +25,23 @@ def trim() -> None:
     except AttributeError:  # another C library
         return
     give_back(0)
+
+
+def resident(names: frozenset[str] | None = None) -> int | None:
+    """Return bytes of the process that are in memory; None where the system does not say.
+
+    Args:
+        names: count only what is mapped from files of these paths.
+    """
+    try:
+        lines = _MAPS.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    total, counts = 0, names is None
+    for line in lines:
+        head = _HEAD.match(line)
+        if head is not None:
+            counts = names is None or head[1] in names
+        elif counts and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total * 1024

@@ -19,8 +19,14 @@ from rlx.quant import QuantScheme
 from rlx.session import Session
 from rlx_xla.aot.preflight import Preflight, preflight
 from rlx_xla.aot.targets import parse_target
-from rlx_xla.generation.memory import trim
+from rlx_xla.generation.memory import resident, trim
 from rlx_xla.generation.programs import Programs, State
+from rlx_xla.generation.report import (
+    ModelReport,
+    program_use,
+    tokenizer_bytes,
+    weights_by_kind,
+)
 from rlx_xla.generation.sampling import SamplingOptions
 from rlx_xla.kernels import ffi
 from rlx_xla.kernels.ffi import LoadedLibrary
@@ -146,7 +152,10 @@ class LanguageModel:
                 f"{inputs!r}. Leave it out for products of the exact inputs."
             )
         self._session = Session(device)
-        file = open_model(default_path() if path is None else path)
+        self._before = resident()
+        place = Path(default_path() if path is None else path)
+        self._place = place
+        file = open_model(place)
         self._file: ModelFile | None = file
         metadata = file.metadata
         config = read_config(metadata, vocabulary=vocabulary_size(file))
@@ -170,6 +179,24 @@ class LanguageModel:
         """Bytes of the weights as they are stored."""
         return sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(self._params))
 
+    def report(self) -> ModelReport:
+        """Where memory goes: weights, tokenizer, the programs compiled so far and their kernels."""
+        folder = self._place if self._place.is_dir() else self._place.parent
+        files = frozenset(os.path.realpath(f) for f in folder.iterdir() if f.is_file())
+        now = resident()
+        grown = None if now is None or self._before is None else now - self._before
+        return ModelReport(
+            weights=weights_by_kind(self._params),
+            tied="head" not in self._params,
+            tokenizer=tokenizer_bytes(self.tokenizer),
+            programs=tuple(
+                program_use(key, compiled, self._programs.caches(key[0], key[2]))
+                for key, compiled in self._programs.compiled().items()
+            ),
+            mapped=resident(files),
+            grown=grown,
+        )
+
     def programs(self) -> Mapping[tuple[int, int, int], Any]:
         """Compiled graphs by (batch, tokens a call, capacity)."""
         return self._programs.compiled()
@@ -180,7 +207,9 @@ class LanguageModel:
         """Say whether and how fast this model would run on an accelerator that is not there.
 
         A TPU gets the weights as native integers of 4 and 8 bits, which stay so in its memory, and
-        caches of bf16.
+        caches of bf16. Blocks of Q4_0, Q4_1 and Q8_0 take the bytes that they have in the file; of
+        Q5 and Q6 codes take a byte, since the chip reads no five or six bits; and of K blocks
+        scales are f32, since they are products of two numbers that f16 and bf16 do not hold.
 
         Args:
             target: as of `rlx_xla.preflight`.
@@ -262,8 +291,8 @@ class LanguageModel:
         self.timings = Timings(prompt_tokens=sum(map(len, rows)))
         self._prepare(len(rows), chunk, size)
         ready = (len(rows), 1, size) in self._programs.compiled()
-        start = jnp.asarray([padded - len(row) for row in rows], jnp.int32)
-        settings, seed = jnp.asarray(options.array()), jnp.uint32(options.seed)
+        start = np.asarray([padded - len(row) for row in rows], np.int32)
+        settings, seed = options.array(), np.uint32(options.seed)
 
         ids = np.zeros((len(rows), padded), np.int32)
         for i, row in enumerate(rows):

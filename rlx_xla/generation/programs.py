@@ -94,18 +94,22 @@ class Programs:
 
     def start(self, batch: int, capacity: int) -> State:
         """Return an empty state."""
-        config = self._config
+        # NumPy's zeros: each jnp.zeros would be a program of its own, compiled and kept.
+        zeros = jax.tree_util.tree_map(
+            lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.caches(batch, capacity)
+        )
         return State(
             token=None,
             logprob=None,
-            offset=jnp.int32(0),
-            seen=jnp.zeros((batch, config.vocabulary), jnp.bool_),
-            caches=self._caches(batch, capacity),
+            offset=np.int32(0),
+            seen=np.zeros((batch, self._config.vocabulary), np.bool_),
+            caches=zeros,
         )
 
-    def _caches(self, batch: int, capacity: int) -> Any:
+    def caches(self, batch: int, capacity: int) -> Any:
+        """Shapes and dtypes of the caches."""
         make = decoder_loop.empty_stacks if self._loops else decoder.empty_caches
-        return make(self._config, batch, capacity, self._cache_dtype)
+        return jax.eval_shape(lambda: make(self._config, batch, capacity, self._cache_dtype))
 
     def step(
         self, state: State, ids: Any, start: Any, settings: Any, seed: Any, capacity: int
@@ -134,7 +138,7 @@ class Programs:
 
     def _traced(self, batch: int, seq: int, capacity: int) -> TracedFunction:
         config = self._config
-        caches = jax.eval_shape(lambda: self._caches(batch, capacity))
+        caches = self.caches(batch, capacity)
         forward = decoder_loop.forward if self._loops else decoder.forward
         abstract = jax.tree_util.tree_map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._params

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 import unicodedata
 from array import array
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,12 @@ class BytePairs:
         self._rank = array("i", [NEVER]) * count
         self._others: dict[tuple[str, str], int] = {}
         self._known: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables of merges."""
+        tables = (self._cut, self._rank)
+        return sum(len(t) * t.itemsize for t in tables) + sys.getsizeof(self._others)
 
     def add(self, first: str, second: str, rank: int) -> bool:
         """Take a merge; tell whether its parts and what it makes are tokens."""

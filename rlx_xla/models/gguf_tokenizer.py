@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import functools
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
@@ -90,6 +91,12 @@ class GgufTokenizer:
         # The merges are as large as the tokens; what is needed of them is in tables by now.
         self._metadata = {k: v for k, v in metadata.items() if type(v) is not list}
 
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the tables over the tokens, their texts left out."""
+        scores = self._base.nbytes if self._model == "gpt2" else self._scores.nbytes
+        return sys.getsizeof(self._ids) + self._kinds.nbytes + scores
+
     def encode(self, text: str, *, special: bool = False, start: bool = True) -> list[int]:
         """Return the ids of a text.
 
@@ -157,7 +164,7 @@ class GgufTokenizer:
     def _less(self, first: str, second: str) -> float | None:
         """The rank of a merge of SentencePiece's: the highest score comes first."""
         number = self._ids.get(first + second)
-        return None if number is None else -self._scores[number]
+        return None if number is None else -float(self._scores[number])
 
     def _as_bytes(self, piece: str) -> list[int]:
         unknown = self._token("unknown_token_id") or 0
@@ -181,7 +188,7 @@ class GgufTokenizer:
                 self._fail("merges", "pairs of known tokens", line)
         return base
 
-    def _piece_scores(self) -> list[float]:
+    def _piece_scores(self) -> np.ndarray[Any, Any]:
         scores = self._get("scores")
         if not isinstance(scores, np.ndarray) or scores.shape != (len(self.pieces),):
             self._fail("scores", f"{len(self.pieces)} numbers", np.shape(scores))
@@ -192,7 +199,7 @@ class GgufTokenizer:
         ]
         if wrong:
             self._fail("tokens", "bytes written as <0x00>", wrong[0])
-        return np.asarray(scores).tolist()
+        return np.array(scores, np.float32)
 
     def _token(self, key: str) -> int | None:
         value = self._metadata.get(KEY + key)
