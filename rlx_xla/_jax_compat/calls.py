@@ -57,8 +57,21 @@ def hoisted(closed: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _struct(value: Any) -> Any:
-    aval = value if isinstance(value, _core.ShapedArray) else typeof(value)
-    return abstract(aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))
+    return described(value if isinstance(value, _core.ShapedArray) else typeof(value))
+
+
+def described(aval: Any) -> Any:
+    """Return an abstract value as an argument of a trace, its sharding over explicit axes kept.
+
+    There the sharding is a part of the type, and the function's results have theirs from it.
+    """
+    weak = bool(getattr(aval, "weak_type", False))
+    plain = abstract(aval.shape, aval.dtype, weak_type=weak)
+    sharding = getattr(aval, "sharding", None)
+    kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
+    if not any(getattr(kind, "name", "") == "Explicit" for kind in kinds):
+        return plain
+    return jax.ShapeDtypeStruct(plain.shape, plain.dtype, weak_type=weak, sharding=sharding)
 
 
 def tangent_aval(aval: Any) -> Any:

@@ -62,6 +62,27 @@ def named_sharding(mesh: jax.sharding.Mesh, entries: Sequence[Any]) -> jax.shard
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*plain))
 
 
+def with_axes_of(results: Sequence[jax.Array], arguments: Sequence[Any]) -> list[jax.Array]:
+    """Give results the mesh of arguments whose axes are explicit, where it is the same devices.
+
+    Nothing is moved: such axes are a part of an array's type, and results of JAX have it too.
+    """
+    explicit = jax.sharding.AxisType.Explicit
+    for argument in arguments:
+        mesh = getattr(getattr(argument, "sharding", None), "mesh", None)
+        if explicit in (getattr(mesh, "axis_types", None) or ()):
+            return [_over(result, mesh) for result in results]
+    return list(results)
+
+
+def _over(result: jax.Array, mesh: Any) -> jax.Array:
+    found = result.sharding
+    if not isinstance(found, jax.sharding.NamedSharding):
+        return result
+    same = found.mesh.shape == mesh.shape and np.array_equal(found.mesh.devices, mesh.devices)
+    return jax.device_put(result, jax.sharding.NamedSharding(mesh, found.spec)) if same else result
+
+
 def is_everywhere(value: jax.Array) -> bool:
     """Tell whether this process can read the whole array."""
     return value.is_fully_addressable or value.is_fully_replicated

@@ -17,7 +17,7 @@ from jax.interpreters import mlir as jax_mlir
 
 from rlx.errors import LoweringError, TraceError
 from rlx_xla._jax_compat import client as jax_client
-from rlx_xla._jax_compat import mlir
+from rlx_xla._jax_compat import mlir, placement
 from rlx_xla._jax_compat.jaxpr import Primitive, enable_x64
 from rlx_xla.runtime.spread import Spread
 
@@ -91,10 +91,9 @@ class SpliceProgram:
     def run(self, buffers: Sequence[Any], *, again: bool = False) -> list[jax.Array]:
         """Run the module through ``jax.jit``; ``again`` from within such a run."""
         function = self._again if again else self._jitted
-        if not self._wide:
-            return function(*buffers)
-        with enable_x64():
-            return function(*buffers)
+        with enable_x64() if self._wide else contextlib.nullcontext():
+            results = function(*buffers)
+        return results if self._spread is None else placement.with_axes_of(results, buffers)
 
     def compile(self, arguments: Sequence[Any]) -> Any:
         """Compile through ``jax.jit`` for abstract arguments; ``run`` then finds the program.

@@ -220,7 +220,7 @@ def _transposed(
             results = equations.function_of(jaxpr)(*operands)
             return [r for r, nz in zip(results, nonzero, strict=True) if nz]
 
-        pull = jax.linear_transpose(function, *(jx.abstract(a.shape, a.dtype) for a in varied))
+        pull = jax.linear_transpose(function, *map(calls.described, varied))
         return list(pull(list(cotangents)))
 
     return calls.traced(backward, [*known, *given])[0]
