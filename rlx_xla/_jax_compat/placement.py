@@ -79,7 +79,8 @@ def _over(result: jax.Array, mesh: Any) -> jax.Array:
     found = result.sharding
     if not isinstance(found, jax.sharding.NamedSharding):
         return result
-    same = found.mesh.shape == mesh.shape and np.array_equal(found.mesh.devices, mesh.devices)
+    mine: Any = found.mesh
+    same = mine.shape == mesh.shape and np.array_equal(mine.devices, mesh.devices)
     return jax.device_put(result, jax.sharding.NamedSharding(mesh, found.spec)) if same else result
 
 
