@@ -69,13 +69,16 @@ class Attention(Op):
         masked_rows: a query that sees no key gives ``zeros``, ``nan``, or the mean of all v
             (``uniform``).
         v_head_dim: D_v, for a check; None takes it from v.
+        causal: with a bias: keys j > p are hidden too; their scores lie below all others, but
+            for a bias of −Inf where masked_rows is ``uniform``.
 
     Result:
         float[B, S_q, H, D_v] in the layout of q.
 
     Constraints:
         C1: layout and masked_rows are known; num_heads, head_dim ≥ 1; score_scale is finite,
-            softcap is finite and > 0; window ≥ 0 is given for sliding_window and only there.
+            softcap is finite and > 0; window ≥ 0 is given for sliding_window and only there;
+            causal is for mask_kind bias only.
         C2: q, k and v have rank 4, or rank 2 or 3 (packed heads) with layout bshd.
         C3: q, k and v have one dtype of f32, bf16, f16, f64.
         C4: q has num_heads heads of head_dim; k has heads of head_dim, as many as v, and their
@@ -101,6 +104,7 @@ class Attention(Op):
     layout: str = "bshd"
     masked_rows: str = "zeros"
     v_head_dim: int | None = None
+    causal: bool = False
 
     def infer(
         self, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None
@@ -182,19 +186,26 @@ class Attention(Op):
         if mask is not None:
             aligned = self.aligned(mask, scores.shape, groups)
             if self.mask_kind is MaskKind.BIAS:
-                return scores + aligned.convert(scores.dtype)
+                biased = scores + aligned.convert(scores.dtype)
+                if not self.causal:
+                    return biased
+                return self._hide(biased, self._before(scores.shape, keys - length))
             if aligned.dtype is not DType.BOOL:
                 aligned = ~(aligned.convert(DType.F32) < 0.5)
             return self._hide(scores, aligned)
         if self.mask_kind is MaskKind.NONE:
             return scores
+        return self._hide(scores, self._before(scores.shape, keys - length))
+
+    def _before(self, scores: Shape, offset: Dim) -> Value:
+        """Which keys stand at or before a query, and in its window."""
         axis = 2 if self.layout == "bshd" else 3
-        key = _positions(scores.shape, 4)
-        position = _positions(scores.shape, axis) + _number(keys - length, scores.shape)
+        key = _positions(scores, 4)
+        position = _positions(scores, axis) + _number(offset, scores)
         seen = key <= position
         if self.window is not None:
             seen = seen & (key >= position - self.window)
-        return self._hide(scores, seen)
+        return seen
 
     def _hide(self, scores: Value, seen: Value) -> Value:
         from rlx.ir.operators import broadcast_to, constant
@@ -225,6 +236,8 @@ class Attention(Op):
         from rlx.ops.normalization import Softmax
 
         if self.masked_rows == "nan" or self._every_query_sees_a_key(scores.shape):
+            return Softmax(axis=4)(scores)
+        if self.masked_rows == "uniform" and self.causal:  # hidden keys alone are even
             return Softmax(axis=4)(scores)
         if self.masked_rows == "uniform":
             floor = broadcast_to(constant(FILL, scores.dtype), scores.shape)
@@ -265,6 +278,10 @@ class Attention(Op):
                 window is not None and window >= 0 if windowed else window is None,
                 f"window ≥ 0 for sliding_window and None otherwise, not {window} with "
                 f"{self.mask_kind.value}",
+            ),
+            (
+                not self.causal or self.mask_kind is MaskKind.BIAS,
+                f"causal for mask_kind bias only, not {self.mask_kind.value}",
             ),
         )
         for holds, text in rules:

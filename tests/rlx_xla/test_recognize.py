@@ -17,17 +17,28 @@ from rlx.passes import Canonicalize, EliminateCommonSubexpressions, InlineCalls,
 from rlx.passes.base import PassContext
 from rlx.recognition_report import RecognitionReport
 from rlx_xla.tracing.traced import Traced
+from tests.rlx_xla.recognize_attention import LOOKALIKES as ATTENTION_LOOKALIKES
+from tests.rlx_xla.recognize_attention import WAYS as ATTENTION_WAYS
 from tests.rlx_xla.recognize_cells import LOOKALIKES as CELL_LOOKALIKES
 from tests.rlx_xla.recognize_cells import WAYS as CELL_WAYS
 from tests.rlx_xla.recognize_layers import LOOKALIKES as LAYER_LOOKALIKES
 from tests.rlx_xla.recognize_layers import UNITS
 from tests.rlx_xla.recognize_layers import WAYS as LAYER_WAYS
+from tests.rlx_xla.recognize_masked import LOOKALIKES as MASKED_LOOKALIKES
+from tests.rlx_xla.recognize_masked import WAYS as MASKED_WAYS
 from tests.rlx_xla.recognize_models import LOOKALIKES as MODEL_LOOKALIKES
 from tests.rlx_xla.recognize_models import WAYS as MODEL_WAYS
 from tests.rlx_xla.recognize_ways import LOOKALIKES, WAYS, Way
 
-ALL_WAYS = [*WAYS, *MODEL_WAYS, *LAYER_WAYS, *CELL_WAYS, *UNITS]
-ALL_LOOKALIKES = [*LOOKALIKES, *MODEL_LOOKALIKES, *LAYER_LOOKALIKES, *CELL_LOOKALIKES]
+ALL_WAYS = [*WAYS, *MODEL_WAYS, *LAYER_WAYS, *CELL_WAYS, *ATTENTION_WAYS, *MASKED_WAYS, *UNITS]
+ALL_LOOKALIKES = [
+    *LOOKALIKES,
+    *MODEL_LOOKALIKES,
+    *LAYER_LOOKALIKES,
+    *CELL_LOOKALIKES,
+    *ATTENTION_LOOKALIKES,
+    *MASKED_LOOKALIKES,
+]
 LOOPS = ("selective_scan", "lstm", "gru", "rnn")
 STEPS = 6
 """Steps of the loops among the ways, whose roundings add up."""

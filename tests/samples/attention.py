@@ -68,6 +68,12 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
         bias[0, 0, 1, 0] = -np.inf
         for dtype in (DType.F32, DType.BF16):
             yield _sample(rng, biased, dtype, (2, 3, 4, 2, 4), f"bias {rows}", bias)
+        for lengths in ((3, 4), (4, 3)):
+            given = draw(rng, DType.F32, (2, 1, *lengths))
+            given[0, 0, 1] = -np.inf
+            causal = biased.replace(causal=True)
+            label = f"causal bias {rows} {lengths}"
+            yield _sample(rng, causal, DType.F32, (2, *lengths, 2, 4), label, given)
 
 
 def _lengths(rng: np.random.Generator) -> Iterator[Sample]:
@@ -128,6 +134,7 @@ def error_samples() -> Iterator[ErrorSample]:
         ({"softcap": 0.0}, "softcap"),
         ({"softcap": float("inf")}, "not inf"),
         ({"window": 3}, "window"),
+        ({"causal": True}, "causal"),
         ({"mask_kind": MaskKind.SLIDING_WINDOW}, "window"),
         ({"mask_kind": MaskKind.SLIDING_WINDOW, "window": -1}, "window"),
     ):

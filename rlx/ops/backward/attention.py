@@ -59,6 +59,7 @@ class AttentionBackward(Op):
         layout: of attention.
         masked_rows: of attention.
         v_head_dim: of attention.
+        causal: of attention.
 
     Result:
         Type of the input that wrt names; query heads that share a key head are summed.
@@ -83,6 +84,7 @@ class AttentionBackward(Op):
     layout: str = "bshd"
     masked_rows: str = "zeros"
     v_head_dim: int | None = None
+    causal: bool = False
 
     def infer(
         self,
@@ -133,6 +135,7 @@ class AttentionBackwardAll(Op):
         softcap: of attention.
         layout: of attention.
         masked_rows: of attention.
+        causal: of attention.
 
     Result:
         float[3·B, S, H, D]; [3·S, H·D] for rank 2.
@@ -154,6 +157,7 @@ class AttentionBackwardAll(Op):
     softcap: float | None = None
     layout: str = "bshd"
     masked_rows: str = "zeros"
+    causal: bool = False
 
     def infer(
         self,
@@ -217,9 +221,8 @@ def _gradients(op: Attention, q: Value, k: Value, v: Value, dy: Value, mask: Val
     d_weights = _dot(upstream, value, (4,), (3,), heads, heads)
     total = (weights * d_weights).sum(4, keepdims=True)
     d_masked = weights * (d_weights - total)
-    if op.mask_kind not in (MaskKind.NONE, MaskKind.BIAS) or (
-        op.mask_kind is MaskKind.BIAS and op.masked_rows == "uniform"
-    ):
+    uniform = op.mask_kind is MaskKind.BIAS and op.masked_rows == "uniform"
+    if op.mask_kind not in (MaskKind.NONE, MaskKind.BIAS) or uniform or op.causal:
         floor = FILL if op.masked_rows == "uniform" else -math.inf
         hidden = masked <= filled(floor, masked)  # not so for NaN, whose gradient is NaN
         d_masked = Select()(hidden, filled(0.0, d_masked), d_masked)

@@ -9,7 +9,7 @@ from typing import final
 from rlx.dtypes import DType
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
-from rlx.ops.arithmetic import Add, Div, Mul
+from rlx.ops.arithmetic import Add, Div, Mul, Sub
 from rlx.ops.attention import DTYPES, Attention, MaskKind
 from rlx.ops.compare import Select
 from rlx.ops.dot import DotAlgorithm, DotGeneral
@@ -33,10 +33,13 @@ from rlx.passes.recognize.matcher import (
     all_static,
     near,
 )
-from rlx.passes.recognize.softmax import SoftmaxOf, softmax_of
+from rlx.passes.recognize.softmax import SoftmaxOf, hidden_under, softmax_of
 
 _LARGE = -1e9
 """A mask's number that is at most this hides a key as −Inf does; −1e4, say, may not."""
+
+MAX_BIASES = 3
+"""Most biases of one attention; they become one."""
 
 _ALGORITHMS = (None, DotAlgorithm.BF16_BF16_F32)
 
@@ -53,7 +56,7 @@ class Scores:
         curve: the hyperbolic tangent of that bound.
         masks: masks with whether true hides.
         fill: the number of hidden scores.
-        bias: what is added, if anything is.
+        biases: what is added, each with whether it is taken away instead.
     """
 
     dot: View
@@ -62,7 +65,14 @@ class Scores:
     curve: View | None = None
     masks: list[tuple[View, bool]] = field(default_factory=list["tuple[View, bool]"])
     fill: float | None = None
-    bias: View | None = None
+    biases: list[tuple[View, bool]] = field(default_factory=list["tuple[View, bool]"])
+
+    @property
+    def masked_rows(self) -> str:
+        """What a query that sees no key gives."""
+        if self.masks:
+            return "nan" if self.fill == -math.inf else "uniform"
+        return "nan" if self.biases else "zeros"
 
 
 def attention(search: Search, node: Node) -> Match | None:
@@ -75,6 +85,44 @@ def attention(search: Search, node: Node) -> Match | None:
         softmax = softmax_of(search, weights)
         if softmax is not None:
             return _attention(search, node, index, weights, softmax)
+        summed = op.lhs_contracting if index == 0 else op.rhs_contracting
+        dropped = _dropped(search, weights)
+        if dropped is not None and summed == (dropped.axis,):
+            search.miss(node, "attention", _why_dropped(search, weights, dropped))
+    return None
+
+
+def _why_dropped(search: Search, weights: Value, softmax: SoftmaxOf) -> str:
+    """Why a softmax of which some elements are made 0 or scaled is not that of attention."""
+    mask = weights.node.inputs[0]
+    if hidden_under(search, softmax.x, mask) == -math.inf:
+        return (
+            "its hidden weights are made 0 once more: a row is 0 where all keys are hidden, and "
+            "NaN where their scores are −Inf, and the op gives one of both"
+        )
+    return "its weights are multiplied or chosen from before they meet v, as by a dropout"
+
+
+def _dropped(search: Search, value: Value) -> SoftmaxOf | None:
+    """A softmax of which some elements are made 0 or scaled."""
+    for _ in range(MAX_STEPS):
+        op, inputs = value.node.op, value.node.inputs
+        if isinstance(op, Select) and search.number(inputs[2]) == 0:
+            value = search.behind(inputs[1])
+        elif isinstance(op, Div) and search.number(inputs[1]) is not None:
+            value = search.behind(inputs[0])
+        elif isinstance(op, Mul):
+            sides = [search.behind(v) for v in inputs]
+            softened = [v for v in sides if softmax_of(search, v) is not None]
+            rest = softened or [v for v in sides if search.number(v) is None]
+            if len(rest) != 1:
+                return None
+            (value,) = rest
+        else:
+            return None
+        found = softmax_of(search, value)
+        if found is not None:
+            return found
     return None
 
 
@@ -144,7 +192,7 @@ def scores_of(search: Search, node: Node, logits: Value) -> Scores | str:
             return made
         if isinstance(op, Select):
             following = _masked(search, view, made)
-        elif isinstance(op, Add):
+        elif isinstance(op, Add | Sub):
             following = _biased(search, view, made)
         elif isinstance(op, Mul | Div):
             following = _scaled(search, view, made)
@@ -166,7 +214,7 @@ def _masked(search: Search, view: View, made: Scores) -> View | str:
         return ""
     hides = fills[0] is not None
     fill = fills[0] if hides else fills[1]
-    if made.bias is not None or fill is None:
+    if made.biases or fill is None:
         return "a mask lies under the bias"
     if made.scale != 1 or made.softcap is not None:
         return "its scores are scaled after the mask"
@@ -182,32 +230,43 @@ def _masked(search: Search, view: View, made: Scores) -> View | str:
 
 def _biased(search: Search, view: View, made: Scores) -> View | str:
     """A bias: the operand that does not come from a product."""
-    if made.bias is not None or made.masks:
-        return "there is more than one mask or bias"
     if made.scale != 1 or made.softcap is not None:
         return "its scores are scaled after the bias"
+    less = isinstance(view.op, Sub)
     sides = [_comes_from_product(search, view.operand(index)) for index in (0, 1)]
-    if sides[0] == sides[1]:
+    if sides == [True, True]:
+        return "two products are added, as those of positions relative to the query are"
+    if sides[0] == sides[1] or (less and not sides[0]):
         return ""
     index = 0 if sides[0] else 1
-    made.bias = view.operand(1 - index)
+    made.biases.append((view.operand(1 - index), less))
     return view.operand(index)
 
 
-def _comes_from_product(search: Search, view: View) -> bool:
-    """Whether scaling and layouts lead to a product."""
+def _comes_from_product(search: Search, view: View, depth: int = MAX_BIASES) -> bool:
+    """Whether scaling, biases, masks and layouts lead to a product."""
     for _ in range(MAX_STEPS):
         op, inputs = view.op, view.value.node.inputs
         if isinstance(op, DotGeneral):
-            return True
+            return bool(op.lhs_contracting)
+        if isinstance(op, Add | Sub):
+            sides = (view.operand(0), view.operand(1))
+            return depth > 0 and any(_comes_from_product(search, v, depth - 1) for v in sides)
         if isinstance(op, Tanh):
             view = view.operand(0)
             continue
         if isinstance(op, Mul | Div):
             known = [search.number(v) is not None for v in inputs]
             if known[0] == known[1]:
-                return False
+                sides = (view.operand(0), view.operand(1))
+                return depth > 0 and any(_comes_from_product(search, v, depth - 1) for v in sides)
             view = view.operand(1 if known[0] else 0)
+            continue
+        if isinstance(op, Select):
+            known = [search.number(v) is not None for v in inputs[1:]]
+            if known[0] == known[1]:
+                return False
+            view = view.operand(2 if known[0] else 1)
             continue
         inner = search.within(view)
         if inner is None:
@@ -319,9 +378,10 @@ class Reading:
             if not ranked:
                 return None
             head = q_batch[ranked[-1]]
-            if head + 1 not in q_free:
+            # Beside the heads, behind them first: which of both is which changes no score.
+            group = head + 1 if head + 1 in q_free else head - 1
+            if group not in q_free:
                 return None
-            group = head + 1
             query = q_free[0] if q_free[1] == group else q_free[1]
         heads = len(ranked) >= 2 or (len(ranked) == 1 and (group >= 0 or q_batch[0] > query))
         leading, last = (ranked[:-1], ranked[-1]) if heads else (ranked, -1)
@@ -412,13 +472,11 @@ class Reading:
         for position in (0, 1):
             inner, factor = _unscaled(search, plain[position])
             plain[position], scale = inner, scale * factor
-        kind, window, mask = self.mask(queries, keys)
+        found = self.mask(queries, keys)
+        if found is None:
+            return None
+        kind, window, mask, causal = found
         axes = dict(self.axis_of)
-        rows = "zeros"
-        if scores.masks:
-            rows = "nan" if scores.fill == -math.inf else "uniform"
-        elif scores.bias is not None:
-            rows = "nan"
         op = Attention(
             num_heads=heads,
             head_dim=width,
@@ -427,7 +485,8 @@ class Reading:
             score_scale=None if near(scale, width**-0.5, 64) else scale,
             softcap=scores.softcap,
             layout=layout,
-            masked_rows=rows,
+            masked_rows=scores.masked_rows,
+            causal=causal,
         )
         shape = self._node.types[0].shape
         full = self._node.types[0].dtype
@@ -449,7 +508,8 @@ class Reading:
                 for value, part, rank in zip((q, k, v), roles, ranks, strict=True)
             ]
             if mask is not None:
-                parts.append(mask_value(masks, mask, axes, order, score_sizes, steps))
+                adds = kind is MaskKind.BIAS
+                parts.append(mask_value(masks, mask, axes, order, score_sizes, steps, adds=adds))
             made: Value = op(*parts)
             middle = (queries, *split) if layout == "bshd" else (*split, queries)
             made = made.reshape(*batch, *middle, v_width)
@@ -465,17 +525,21 @@ class Reading:
             return made.reshape(*shape).convert(full)
 
         read = () if mask is None else tuple(view.value for view, _ in mask)
-        return Match(f"attention ({kind.value})", (*plain, *read), build)
+        name = f"{kind.value}, causal" if causal else kind.value
+        return Match(f"attention ({name})", (*plain, *read), build)
 
     def mask(
         self, queries: int, keys: int
-    ) -> tuple[MaskKind, int | None, list[tuple[View, bool]] | None]:
-        """The kind of mask, its window, and tensors for it."""
+    ) -> tuple[MaskKind, int | None, list[tuple[View, bool]] | None, bool] | None:
+        """The kind of mask, its window, tensors for it, and whether a bias is causal too.
+
+        None where the op cannot say it.
+        """
         scores, search = self._scores, self._search
-        if scores.bias is not None:
-            return MaskKind.BIAS, None, [(smallest(search, scores.bias), False)]
+        biases = [(smallest(search, view), less) for view, less in scores.biases]
         if not scores.masks:
-            return MaskKind.NONE, None, None
+            kind = MaskKind.BIAS if biases else MaskKind.NONE
+            return kind, None, biases or None, False
         whole = Bounds([], [])
         for view, hides in scores.masks:
             part = bounds_of(search, view, hides, self.axis_of["s"], self._key)
@@ -483,15 +547,23 @@ class Reading:
             whole.low += part.low
             whole.other = whole.other or part.other
         kind = whole.kind(queries, keys)
+        if biases:
+            if kind == (MaskKind.CAUSAL, None):
+                return MaskKind.BIAS, None, biases, True
+            why = (
+                "it has a bias, and a mask that is not known to be causal: the op takes one of both"
+            )
+            search.miss(self._node, "attention", why)
+            return None
         if kind is not None:
-            return *kind, None
+            return *kind, None, False
         if not whole.other:
             shown = ", ".join(f"t ≤ s + {n}" for n in whole.high)
             shown = ", ".join([shown, *(f"t ≥ s + {n}" for n in whole.low)]).strip(", ")
             why = f"{shown} is not t ≤ s + {keys - queries}; it stays a mask tensor"
             search.miss(self._node, "attention (causal)", why)
         tensors = [(smallest(search, view), hides) for view, hides in scores.masks]
-        return MaskKind.CUSTOM, None, tensors
+        return MaskKind.CUSTOM, None, tensors, False
 
 
 def _unscaled(search: Search, value: Value) -> tuple[Value, float]:

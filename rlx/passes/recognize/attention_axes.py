@@ -63,15 +63,34 @@ def mask_value(
     order: tuple[str, ...],
     sizes: tuple[int, ...],
     steps: tuple[list[str], list[str]],
+    *,
+    adds: bool = False,
 ) -> Value:
-    """One mask or bias that broadcasts to [B, H, S_q, S_k]."""
+    """One mask, or the sum of biases, that broadcasts to [B, H, S_q, S_k].
+
+    Args:
+        masks: the values.
+        views: how they lie in the scores, each with whether its opposite is meant.
+        axes: where roles lie in the scores.
+        order: the roles of the result's axes.
+        sizes: their sizes.
+        steps: the roles of batch and heads, each of which become one axis.
+        adds: whether they are biases.
+    """
     joined: Value | None = None
     for value, (view, hides) in zip(masks, views, strict=True):
         places = tuple(axes[r] if axes[r] >= 0 else -2 - n for n, r in enumerate(order))
         one = value_along(value, view.axes, places)
-        one = ~one if hides else one
+        if hides:
+            one = -one if adds else ~one
         one = _merged(one, order, sizes, steps)
-        joined = one if joined is None else joined & one
+        if joined is None:
+            joined = one
+        elif not adds:
+            joined = joined & one
+        else:
+            wide = max((joined, one), key=lambda v: v.dtype.bits).dtype
+            joined = joined.convert(wide) + one.convert(wide)
     assert joined is not None
     return joined
 

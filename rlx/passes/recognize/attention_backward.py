@@ -6,7 +6,6 @@ attention: what is left of them would keep the scores in memory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -14,7 +13,7 @@ from typing import Any, final
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ops.arithmetic import Add, Div, IntegerPow, Max, Mul, Neg, Sub
-from rlx.ops.attention import DTYPES
+from rlx.ops.attention import DTYPES, MaskKind
 from rlx.ops.backward import AttentionBackward, AttentionBackwardAll, AttentionBackwardWrt
 from rlx.ops.compare import Select
 from rlx.ops.convert import Convert, StopGradient
@@ -350,12 +349,10 @@ def _match(cluster: Cluster, node: Node) -> Match | None:
     if heads % kv_heads or sizes[2][:3] != sizes[1][:3] or queries * keys < MIN_SCORES:
         return None
     scores, reading = cluster.scores, cluster.reading
-    kind, window, mask = reading.mask(queries, keys)
-    rows = "zeros"
-    if scores.masks:
-        rows = "nan" if scores.fill == -math.inf else "uniform"
-    elif scores.bias is not None:
-        rows = "nan"
+    found = reading.mask(queries, keys)
+    if found is None or found[3]:  # the gradient's op has no bias that is causal too
+        return None
+    kind, window, mask, _ = found
     layout = layout_of(known[0])
     attributes: dict[str, Any] = {
         "num_heads": heads,
@@ -365,7 +362,7 @@ def _match(cluster: Cluster, node: Node) -> Match | None:
         "score_scale": None if near(scores.scale, width**-0.5, 64) else scores.scale,
         "softcap": scores.softcap,
         "layout": layout,
-        "masked_rows": rows,
+        "masked_rows": scores.masked_rows,
     }
     wrt, result = cluster.ends[node]
     q = cluster.query.value
@@ -385,7 +382,8 @@ def _match(cluster: Cluster, node: Node) -> Match | None:
         if mask is not None:
             axes = dict(reading.axis_of)
             steps = (names, head_names)
-            parts.append(mask_value(values[4:], mask, axes, order, score_sizes, steps))
+            adds = kind is MaskKind.BIAS
+            parts.append(mask_value(values[4:], mask, axes, order, score_sizes, steps, adds=adds))
         if together:  # one node, which all three gradients are parts of
             whole: Value = AttentionBackwardAll(**attributes)(*parts)
             made = whole.narrow(0, list(AttentionBackwardWrt).index(wrt) * sizes[0][0], sizes[0][0])

@@ -9,9 +9,19 @@ from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ir.operators import broadcast_to, constant
 from rlx.ops.arithmetic import Abs, Add, Div, IntegerPow, Max, Mul, Pow, Square, Sub
+from rlx.ops.compare import Select
 from rlx.ops.normalization import LayerNorm, RmsNorm
+from rlx.ops.reduction import ReduceSum
 from rlx.ops.transcendental import Rsqrt, Sqrt
-from rlx.passes.recognize.matcher import Match, Matcher, Reduced, Search, View, shortest
+from rlx.passes.recognize.matcher import (
+    MAX_STEPS,
+    Match,
+    Matcher,
+    Reduced,
+    Search,
+    View,
+    shortest,
+)
 
 
 @final
@@ -123,7 +133,23 @@ def _normal(
             found = _root_mean_square(search, value, variance, eps, others)
         if found is not None:
             return found
+    if any(isinstance(v.op, Sub) and _masked_mean(search, v.operand(1)) for v in rest):
+        search.miss(node, "layer_norm", "its mean leaves elements out by a mask")
     return None
+
+
+def _masked_mean(search: Search, view: View) -> bool:
+    """Whether a value is a sum of elements of which a mask makes some 0, over their number."""
+    for _ in range(MAX_STEPS):
+        op, inputs = view.op, view.value.node.inputs
+        if isinstance(op, ReduceSum):
+            chosen = search.behind(inputs[0]).node
+            return isinstance(chosen.op, Select) and search.number(chosen.inputs[2]) == 0
+        inner = view.operand(0) if isinstance(op, Div) else search.within(view)
+        if inner is None:
+            return False
+        view = inner
+    return False
 
 
 def _layer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -54,10 +55,11 @@ def softmax_of(search: Search, value: Value, *, report: Node | None = None) -> S
         return None
     above, total = quotient
     exp = search.behind(above)
-    if not isinstance(exp.node.op, Exp) or search.behind(total.source) is not exp:
+    summed, mask = _summand(search, total.source)
+    if not isinstance(exp.node.op, Exp) or summed is not exp:
         return None
     shifted = shifted_exp(search, exp)
-    why = ""
+    why = "" if shifted is None else _left_out(search, shifted[0], mask)
     if shifted is None:
         why = "its exponentials are taken without subtracting a maximum, so they overflow"
     elif shifted[1].axes != total.axes:
@@ -73,6 +75,35 @@ def softmax_of(search: Search, value: Value, *, report: Node | None = None) -> S
             search.miss(report, "softmax", why)
         return None
     return SoftmaxOf(shifted[0], total.axes[0], value.dtype)
+
+
+def _summand(search: Search, value: Value) -> tuple[Value, Value | None]:
+    """What is summed, and the mask of its elements that are not left out, if there is one."""
+    value = search.behind(value)
+    if isinstance(value.node.op, Select) and search.number(value.node.inputs[2]) == 0:
+        mask, inner, _ = value.node.inputs
+        return search.behind(inner), mask
+    return value, None
+
+
+def hidden_under(search: Search, x: Value, mask: Value) -> float | None:
+    """The number that elements of x outside of a mask are; None where they are not known."""
+    x = search.behind(x)
+    chosen = isinstance(x.node.op, Select) and x.node.inputs[0] is mask
+    return search.number(x.node.inputs[2]) if chosen else None
+
+
+def _left_out(search: Search, x: Value, mask: Value | None) -> str:
+    """Why elements that a sum leaves out are not hidden by −Inf; empty where they are."""
+    fill = None if mask is None else hidden_under(search, x, mask)
+    if mask is None or fill == -math.inf:
+        return ""
+    if fill is None:
+        return "its sum leaves elements out by a mask that its maximum does not know"
+    return (
+        f"hidden logits become {fill:g}, and not −Inf, before the maximum is taken: a row far "
+        "below that gives NaN"
+    )
 
 
 def _quotient(search: Search, value: Value) -> tuple[Value, Reduced] | None:
@@ -103,9 +134,22 @@ def _centred(search: Search, difference: Value) -> tuple[Value, Reduced] | None:
         return None
     x, top = difference.node.inputs
     largest = search.reduced(top, ReduceMax, of=x)
-    if largest is None or search.behind(largest.source) is not search.behind(x):
+    if largest is None or not _same(search, largest.source, x):
         return None
     return x, largest
+
+
+def _same(search: Search, one: Value, two: Value) -> bool:
+    """Whether two values are one, or one behind a mask that is written twice."""
+    one, two = search.behind(one), search.behind(two)
+    if one is two:
+        return True
+    if not isinstance(one.node.op, Select) or not isinstance(two.node.op, Select):
+        return False
+    (mask, first, _), (other, second, _) = one.node.inputs, two.node.inputs
+    fills = [search.number(v.node.inputs[2]) for v in (one, two)]
+    same = mask is other and search.behind(first) is search.behind(second)
+    return same and None not in fills and fills[0] == fills[1]
 
 
 def softmax(search: Search, node: Node) -> Match | None:
@@ -122,10 +166,14 @@ def log_softmax(search: Search, node: Node) -> Match | None:
     log = _log_of_sum(search, search.view(rhs), lhs.shape)
     if log is not None:
         shifted = _centred(search, search.behind(lhs))
-        exp = search.behind(log.source)
+        exp, mask = _summand(search, log.source)
         if shifted is None or not isinstance(exp.node.op, Exp):
             return None
         if search.behind(exp.node.inputs[0]) is not search.behind(lhs):
+            return None
+        why = _left_out(search, shifted[0], mask)
+        if why:
+            search.miss(node, "log_softmax", why)
             return None
         return _log_softmax(search, node, shifted, log)
     for view in search.views(search.view(rhs)):
@@ -189,8 +237,13 @@ def _log_of_sum(search: Search, view: View, shape: tuple[object, ...]) -> Reduce
     return None
 
 
-def _guarded(search: Search, exp: Value) -> tuple[Value, Value, Value] | None:
-    """x, its maximum, and the maximum where it is finite else 0, of exp(x − that)."""
+def _guarded(
+    search: Search, exp: Value, mask: Value | None = None
+) -> tuple[Value, Value, Value] | None:
+    """x, its maximum, and the maximum where it is finite else 0, of exp(x − that).
+
+    Under a mask x is what is −Inf outside of it.
+    """
     difference = search.behind(exp.node.inputs[0])
     if not isinstance(difference.node.op, Sub):
         return None
@@ -204,7 +257,16 @@ def _guarded(search: Search, exp: Value) -> tuple[Value, Value, Value] | None:
         if search.behind(chosen.node.inputs[0]) is not search.behind(finite):
             return None
         largest = search.reduced_view(view.operand(1), x.shape, ReduceMax)
-        if largest is None or search.behind(largest.source) is not search.behind(x):
+        if largest is None:
+            return None
+        source = search.behind(largest.source)
+        if mask is not None:
+            hides = hidden_under(search, source, mask) == -math.inf
+            inner = search.behind(source.node.inputs[1]) if hides else source
+            if not hides or search.behind(x) not in (source, inner):
+                return None
+            x = source
+        if mask is None and source is not search.behind(x):
             return None
         return x, largest.value, view.value
     return None
@@ -227,10 +289,11 @@ def _logsumexp(search: Search, node: Node, total: Value, added: Value) -> Match 
     if not isinstance(summed.node.op, ReduceSum):
         return None
     axes = summed.node.op.axes
-    exp = search.behind(summed.node.inputs[0])
+    exp, mask = _summand(search, summed.node.inputs[0])
     if not isinstance(exp.node.op, Exp):
+        _weighted(search, node, exp)
         return None
-    guarded = _guarded(search, exp)
+    guarded = _guarded(search, exp, mask)
     if guarded is None:
         plain = shifted_exp(search, exp)
         if plain is not None and search.innermost(search.view(added)).value is plain[1].value:
@@ -254,6 +317,17 @@ def _logsumexp(search: Search, node: Node, total: Value, added: Value) -> Match 
         return made.reshape(*result.shape).convert(result.dtype)
 
     return Match("logsumexp", (x,), build)
+
+
+def _weighted(search: Search, node: Node, value: Value) -> None:
+    """Report the logarithm of a weighted sum of exponentials."""
+    if not isinstance(value.node.op, Mul):
+        return
+    for operand in map(search.behind, value.node.inputs):
+        if isinstance(operand.node.op, Exp) and _guarded(search, operand) is not None:
+            why = "its exponentials are multiplied by weights, which the op does not take"
+            search.miss(node, "logsumexp", why)
+            return
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {

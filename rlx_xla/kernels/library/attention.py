@@ -53,6 +53,8 @@ class Sizes:
 def sizes_of(op: Attention, types: Sequence[TensorType]) -> Sizes | Refused:
     """The sizes of inputs q, k, v and a mask, or why the handlers do not take them."""
     q = types[0]
+    if op.causal:
+        return Refused("a bias that is causal too is not among the handler's")
     if q.dtype not in DTYPES:
         return Refused(f"q is {q.dtype}, and f32, bf16 and f16 are taken")
     for type_ in types:
