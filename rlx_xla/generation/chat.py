@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rlx.errors import FormatError, RunError
 from rlx_xla.models.gguf_tokenizer import GgufTokenizer
@@ -14,20 +14,22 @@ MAX_TEMPLATE = 1 << 18
 
 
 def chat_prompt(tokenizer: GgufTokenizer, messages: Sequence[Mapping[str, str]]) -> str:
-    """Return the prompt that asks for the next answer of a conversation.
+    """Return the prompt that asks for the next answer of a conversation, to be read as special.
 
     The template is a program of the file: it is rendered without access to anything but the
-    messages and the start and end tokens.
+    messages and the start and end tokens. Control tokens that a message spells stay letters: they
+    are marked with ``GUARD``, which the tokenizer takes out again.
 
     Args:
         tokenizer: of the file.
         messages: ``{"role": "user", "content": "…"}`` one after another.
 
     Raises:
-        RunError: the file has no template, the template refuses the messages, or the library
-            jinja2 is missing.
+        RunError: the file has no template, the template refuses the messages, they are no such
+            dicts, or the library jinja2 is missing.
         FormatError: the template is damaged or reaches for what it must not have.
     """
+    _check(messages)
     if tokenizer.chat_template is None:
         raise RunError(
             "chat [template]: a file with a chat template is required; this one has none, since "
@@ -58,7 +60,10 @@ def chat_prompt(tokenizer: GgufTokenizer, messages: Sequence[Mapping[str, str]])
     try:
         template = environment.from_string(tokenizer.chat_template)
         return template.render(
-            messages=[dict(message) for message in messages],
+            messages=[
+                {**message, "content": tokenizer.guarded(message["content"])}
+                for message in messages
+            ],
             add_generation_prompt=True,
             bos_token=piece(tokenizer.first),
             eos_token=piece(tokenizer.last),
@@ -68,3 +73,18 @@ def chat_prompt(tokenizer: GgufTokenizer, messages: Sequence[Mapping[str, str]])
             f"chat [template]: a template that renders the messages is required; it gave: {error}. "
             "Use another file, or generate."
         ) from error
+
+
+def _check(messages: Any) -> None:
+    listed = isinstance(messages, Sequence) and not isinstance(messages, str | bytes)
+    for message in messages if listed else [messages]:
+        texts = (
+            listed
+            and isinstance(message, Mapping)
+            and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        )
+        if not texts:
+            raise RunError(
+                "chat [messages]: a list of dicts with the texts 'role' and 'content' is required; "
+                f"got {message!r}. Pass for example [{{'role': 'user', 'content': 'Hello'}}]."
+            )

@@ -238,7 +238,7 @@ class LanguageModel:
         capacity: int | None = None,
     ) -> list[Generation]:
         """Continue prompts; see ``stream`` for the arguments."""
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        texts = _texts(prompts)
         found = [Generation() for _ in texts]
         streaming = self.stream(
             texts, max_tokens=max_tokens, sampling=sampling, stop=stop, special=special,
@@ -280,7 +280,7 @@ class LanguageModel:
         Raises:
             RunError: no prompt, an empty one, or one that does not fit.
         """
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        texts = _texts(prompts)
         rows = [self.tokenizer.encode(text, special=special) for text in texts]
         self._check(rows, max_tokens, stop)
         options = SamplingOptions() if sampling is None else sampling
@@ -354,10 +354,10 @@ class LanguageModel:
         self.timings.prepare += time.perf_counter() - began
 
     def _capacity(self, needed: int, wanted: int | None) -> int:
-        if wanted is not None and wanted < needed:
+        if wanted is not None and not (_is_whole(wanted) and wanted >= needed):
             raise RunError(
                 f"generate [capacity]: {needed} positions are required for the prompts, padded, "
-                f"and the new tokens; got {wanted}. Raise it, or leave it out."
+                f"and the new tokens; got {wanted!r}. Raise it, or leave it out."
             )
         least = needed if wanted is None else wanted
         return -(-least // BLOCK) * BLOCK
@@ -368,9 +368,9 @@ class LanguageModel:
                 "generate [prompt]: at least one prompt with at least one token is required; got "
                 f"{'none' if not rows else 'an empty one'}. Write something."
             )
-        if max_tokens < 1:
+        if not _is_whole(max_tokens) or max_tokens < 1:
             raise RunError(
-                f"generate [max_tokens]: at least 1 is required; got {max_tokens}. Raise it."
+                f"generate [max_tokens]: at least 1 is required; got {max_tokens!r}. Raise it."
             )
         if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
             raise RunError(
@@ -383,6 +383,21 @@ class LanguageModel:
                 f"generate [context]: prompt and new tokens are required to be at most "
                 f"{self.config.context}, the model's context; got {longest}. Shorten them."
             )
+
+
+def _texts(prompts: Any) -> list[str]:
+    texts = [prompts] if isinstance(prompts, str) else prompts
+    listed = isinstance(texts, Sequence) and not isinstance(texts, bytes)
+    if not listed or not all(isinstance(text, str) for text in texts):
+        raise RunError(
+            f"generate [prompt]: a text, or a list of texts, is required; got {prompts!r:.100}. "
+            "Decode bytes first."
+        )
+    return list(texts)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _format(name: str) -> QuantScheme:

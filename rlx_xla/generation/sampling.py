@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,10 @@ class SamplingOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            _require_kind(getattr(self, name), name, (int, float, np.number), "a number")
+        for name in ("top_k", "seed"):
+            _require_kind(getattr(self, name), name, (int, np.integer), "a whole number")
         _require(self.temperature, "temperature", 0.0 <= self.temperature < math.inf, "≥ 0")
         _require(self.top_k, "top_k", 0 <= self.top_k < 2**24, "from 0 to 2²⁴ − 1")
         _require(self.top_p, "top_p", 0.0 < self.top_p <= 1.0, "> 0 and ≤ 1")
@@ -62,6 +66,11 @@ class SamplingOptions:
 def _require(value: float, name: str, good: bool, wanted: str) -> None:
     if not good:
         raise RunError(f"sampling [{name}]: {name} must be {wanted}; got {value}. Change it.")
+
+
+def _require_kind(value: Any, name: str, kinds: tuple[type, ...], wanted: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise RunError(f"sampling [{name}]: {name} must be {wanted}; got {value!r}. Change it.")
 
 
 def choose(

@@ -20,6 +20,9 @@ _CONTROL, _USER, _UNKNOWN, _BYTE = 3, 4, 2, 6
 _ENDS = ("<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|endoftext|>", "<|end|>")
 """Control tokens that end a turn in the chat formats of the families."""
 
+GUARD = "\ufdd0"
+"""A code point that is no character; in a special text it keeps a control token from being read."""
+
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -102,7 +105,8 @@ class GgufTokenizer:
 
         Args:
             text: valid Unicode.
-            special: read control tokens such as ``<|im_start|>`` where the text spells them.
+            special: read control tokens such as ``<|im_start|>`` where the text spells them, but
+                not those that ``guarded`` marked.
             start: put the start token first, where the file says that texts begin with one.
 
         Raises:
@@ -116,7 +120,7 @@ class GgufTokenizer:
                 "Decode the bytes as UTF-8 first."
             ) from error
         found = [self.start] if start and self.start is not None else []
-        pattern = self._special_pattern(special)
+        pattern = self._special_pattern((_CONTROL, _USER, _UNKNOWN) if special else (_USER,))
         parts = [text] if pattern is None else pattern.split(text)
         fresh = True  # the prefix space belongs to the start of a text and after a control token
         for i, part in enumerate(parts):
@@ -124,9 +128,17 @@ class GgufTokenizer:
                 found.append(self._ids[part])
                 fresh = self._kinds[self._ids[part]] == _CONTROL
             elif part:
-                found.extend(self._plain(part, fresh))
+                found.extend(self._plain(part.replace(GUARD, "") if special else part, fresh))
                 fresh = False
         return found
+
+    def guarded(self, text: str) -> str:
+        """Return a text as a part of a special one that spells no control token."""
+        text = text.replace(GUARD, "")
+        pattern = self._special_pattern((_CONTROL, _UNKNOWN))
+        if pattern is None:
+            return text
+        return pattern.sub(lambda match: f"{match[0][0]}{GUARD}{match[0][1:]}", text)
 
     def bytes_of(self, token: int) -> bytes:
         """Return what a token stands for in the text; nothing for a control token."""
@@ -171,8 +183,7 @@ class GgufTokenizer:
         return [self._ids.get(f"<0x{byte:02X}>", unknown) for byte in piece.encode()]
 
     @functools.cache  # noqa: B019  the tokenizer lives as long as its model
-    def _special_pattern(self, special: bool) -> re.Pattern[str] | None:
-        kinds = (_CONTROL, _USER, _UNKNOWN) if special else (_USER,)
+    def _special_pattern(self, kinds: tuple[int, ...]) -> re.Pattern[str] | None:
         chosen = np.flatnonzero(np.isin(self._kinds, kinds)).tolist()
         words = sorted((self.pieces[i] for i in chosen if self.pieces[i]), key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, words))})") if words else None
