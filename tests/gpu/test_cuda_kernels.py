@@ -201,6 +201,31 @@ def test_a_relu_network_keeps_nan(rng: np.random.Generator) -> None:
     close(found[0], wanted[0], 2e-3)
 
 
+WIDE = {"lstm": 384, "gru": 448, "rnn": 512}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("batch", [1, 28, 65])
+@pytest.mark.parametrize("less", [0, 60])
+def test_wide_networks_when_forced(
+    name: str, batch: int, less: int, rng: np.random.Generator
+) -> None:
+    kind, gates = NETWORKS[name]
+    hidden = WIDE[name] - less
+    arrays = {
+        "x": rng.standard_normal((batch, 21, 19)),
+        "w_ih": rng.standard_normal(gates * hidden * 19) * hidden**-0.5,
+        "w_hh": rng.standard_normal((1, gates * hidden, hidden)) * hidden**-0.5,
+        "b": rng.standard_normal((1, gates * hidden)) * 0.1,
+    }
+    if name == "gru":
+        arrays["b_hh"] = rng.standard_normal((1, gates * hidden)) * 0.1
+    arrays = {n: a.astype(F32) for n, a in arrays.items()}
+    forced = f"{name}.cuda.wide"
+    found, wanted = run(kind(hidden_size=hidden), arrays, forced, forced)
+    close(found[0], wanted[0], 2e-3)
+
+
 def test_a_wide_lstm_is_left_to_xla(rng: np.random.Generator) -> None:
     arrays = {
         "x": rng.standard_normal((2, 5, 8)),

@@ -17,6 +17,7 @@ from rlx.ops.reduction import CumSum
 from rlx.ops.sequence import GatedDeltaNet, Gru, Lstm, Rnn, SelectiveScan
 from rlx.types import TensorType
 from rlx_xla.kernels import nvrtc, ptx
+from rlx_xla.kernels.base import Refused
 from rlx_xla.kernels.library.cuda import (
     cumsum,
     dequant_matmul,
@@ -82,6 +83,8 @@ LAUNCHES: dict[str, tuple[str, Callable[[], Launch]]] = {
     "lstm": ("recurrent.cu", lambda: recurrent.launch(Lstm(hidden_size=256), 17, 33)),
     "gru": ("recurrent.cu", lambda: recurrent.launch(Gru(hidden_size=200, carry=True), 17, 33)),
     "rnn": ("recurrent.cu", lambda: recurrent.launch(Rnn(hidden_size=64), 3, 33)),
+    "a wide lstm": ("recurrent.cu", lambda: recurrent.launch(Lstm(hidden_size=384), 28, 33)),
+    "a wide gru": ("recurrent.cu", lambda: recurrent.launch(Gru(hidden_size=300), 65, 33)),
 }
 
 
@@ -147,6 +150,41 @@ def test_lanes_of_half_a_warp_read_different_banks() -> None:
             for w in range(2)
         ]
         assert len({word % 32 for word in words}) == 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "gates", "widest"), [(Lstm, 4, 384), (Gru, 3, 448), (Rnn, 1, 512)]
+)
+def test_weights_of_wide_networks_fit(kind: Any, gates: int, widest: int) -> None:
+    for hidden in range(257, widest + 1):
+        for batch in (1, 28, 65):
+            started = recurrent.launch(kind(hidden_size=hidden), batch, 9)
+            threads, rows = started.block[0], started.defines["ROWS"]
+            width = -(-hidden // 64) * 64
+            assert threads <= 1024
+            assert started.shared_bytes + 2 * rows * width * 4 <= 227 * 1024
+            kept = started.defines["KEPT"]
+            assert kept % 4 == 0
+            assert started.shared_bytes == 4 * gates * (width // 16 - kept) * threads
+            # Registers of a thread, of which a quarter of a multiprocessor has 16,384.
+            assert gates * kept + 40 <= 16_384 // (32 * -(-threads // 128))
+
+
+def test_weights_in_shared_memory_are_taken_only_when_forced() -> None:
+    for op, widest in ((Lstm, 384), (Gru, 448), (Rnn, 512)):
+        (wide,) = [k for k in kernels_for(op, "cuda") if k.name.endswith(".wide")]
+        (plain,) = [k for k in kernels_for(op, "cuda") if k.name.endswith(".ptx")]
+        assert wide.unproven == "weights in shared memory have not been measured on a GPU"
+        assert plain.unproven is None
+        for kernel, most, where in (
+            (wide, widest, "registers and shared memory"),
+            (plain, 256, "registers"),
+        ):
+            verdict = kernel.supports(op(hidden_size=most + 1), [_type("f32[2, 5, 8]")], "cuda")
+            assert isinstance(verdict, Refused)
+            assert verdict.reason == (
+                f"hidden_size {most + 1} is above {most}: its weights do not fit into {where}"
+            )
 
 
 def test_splitting_inside_is_taken_only_when_forced() -> None:

@@ -8,9 +8,11 @@
 // part of the columns each. Their sums are exchanged so that a thread ends with the total of one gate of one sequence
 // and computes its activation; four threads make a cell. A step ends with each block writing its new h into the
 // shared memory of all blocks of the cluster.
+// Where registers are too few, KEPT columns of a thread's part are in them and the others in its block's shared memory.
 // Numerics: f32; the sum of a gate in LANES parts.
 //
-// Macros: B, L, D, H (sizes), G (gates), ROWS (1, 2, 4 or 8), KIND (0 LSTM, 1 GRU, 2 tanh, 3 relu), CARRY.
+// Macros: B, L, D, H (sizes), G (gates), ROWS (1, 2, 4 or 8), KIND (0 LSTM, 1 GRU, 2 tanh, 3 relu), CARRY, KEPT (a
+// multiple of 4 up to EACH).
 
 #include "integers.cuh"
 
@@ -20,6 +22,7 @@
 #define UNITS ((H + CLUSTER - 1) / CLUSTER)
 #define THREADS ((UNITS * LANES + 31) / 32 * 32)
 #define EACH (WIDTH / LANES)
+#define APART ((EACH - KEPT) / 4)  // fours of columns in shared memory
 // Gates of a unit that are exchanged; what is above G is zero.
 #define SLOTS 4
 #define SUMS (SLOTS * ROWS)
@@ -63,6 +66,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #endif
     ) {
   __shared__ __align__(16) float hidden[2][ROWS][WIDTH];
+#if APART
+  extern __shared__ __align__(16) float4 apart[];  // [G][APART][THREADS]; a thread reads what it wrote
+#endif
 
   const int thread = threadIdx.x, part = thread % LANES;
   const int rank = blockIdx.x % CLUSTER, direction = blockIdx.y;
@@ -74,15 +80,22 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   const int quad = thread % 32 & ~(SLOTS - 1);
 
   // Column i of this thread is column 4 * (LANES * (i / 4) + part) + i % 4 of the weights.
-  float weights[G][EACH];
+  auto weight_of = [&](int g, int i) {
+    const int column = 4 * (LANES * (i / 4) + part) + i % 4;
+    return holds && column < H ? w[((u64)direction * G * H + g * H + unit) * H + column] : 0.0f;
+  };
+  float weights[G][KEPT];
 #pragma unroll
   for (int g = 0; g < G; g++) {
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-      const int column = 4 * (LANES * (i / 4) + part) + i % 4;
-      weights[g][i] =
-          holds && column < H ? w[((u64)direction * G * H + g * H + unit) * H + column] : 0.0f;
+    for (int i = 0; i < KEPT; i++) weights[g][i] = weight_of(g, i);
+#if APART
+    for (int i = 0; i < APART; i++) {
+      const int from = KEPT + 4 * i;
+      apart[(g * APART + i) * THREADS + thread] = make_float4(
+          weight_of(g, from), weight_of(g, from + 1), weight_of(g, from + 2), weight_of(g, from + 3));
     }
+#endif
   }
 
   for (int i = thread; i < 2 * ROWS * WIDTH; i += THREADS) {
@@ -142,7 +155,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
       for (int g = 0; g < SLOTS; g++) sums[b * SLOTS + g] = 0.0f;
 #pragma unroll
-      for (int i = 0; i < EACH; i += 4) {
+      for (int i = 0; i < KEPT; i += 4) {
         const float4 four = *(const float4*)&before[b][LANES * i + 4 * part];
 #pragma unroll
         for (int g = 0; g < G; g++) {
@@ -152,6 +165,26 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         }
       }
     }
+#if APART
+#pragma unroll 2
+    for (int i = 0; i < APART; i++) {
+      float4 four[ROWS];
+#pragma unroll
+      for (int b = 0; b < ROWS; b++) {
+        four[b] = *(const float4*)&before[b][LANES * (KEPT + 4 * i) + 4 * part];
+      }
+#pragma unroll
+      for (int g = 0; g < G; g++) {
+        const float4 weight = apart[(g * APART + i) * THREADS + thread];
+#pragma unroll
+        for (int b = 0; b < ROWS; b++) {
+          float& sum = sums[b * SLOTS + g];
+          sum += weight.x * four[b].x, sum += weight.y * four[b].y;
+          sum += weight.z * four[b].z, sum += weight.w * four[b].w;
+        }
+      }
+    }
+#endif
     // After log2(LANES) exchanges sums[j] is the total of index j * LANES + part, modulo SUMS.
 #pragma unroll
     for (int bit = 1, left = SUMS; bit < LANES; bit <<= 1, left = left > 1 ? left / 2 : 1) {

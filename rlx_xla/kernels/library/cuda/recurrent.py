@@ -3,6 +3,9 @@
 XLA runs each step as kernels of its own, which read all weights again. Here eight neighbouring
 multiprocessors hold the weights of a direction in registers and hand each other the hidden state.
 What x adds to the gates stays one large product of XLA's.
+
+Wider networks than registers have room for keep a part of the weights in shared memory. Nobody has
+measured that on a GPU, so those kernels (``lstm.cuda.wide`` and so on) are taken only when forced.
 """
 
 from __future__ import annotations
@@ -37,6 +40,18 @@ _CLUSTER, _LANES = 8, 16
 _WIDEST = 256
 """Most hidden units: a cluster's registers hold the weights of no more."""
 
+_WIDEST_APART = {"lstm": 384, "gru": 448, "rnn": 512}
+"""Most hidden units of which registers and shared memory of a cluster hold the weights."""
+
+_REGISTERS = 16_384
+"""Registers of a quarter of a multiprocessor, of 32 bits; warps are dealt to quarters in turn."""
+
+_OWN_REGISTERS = 56
+"""Registers of a thread that hold no weights."""
+
+_SHARED = 227 * 1024
+"""Shared memory of a block, in bytes."""
+
 _CLUSTERS = 14
 """Clusters of eight that a GPU with 132 multiprocessors runs at once."""
 
@@ -47,19 +62,25 @@ _MOST_SEQUENCES = 128
 @final
 @dataclass(frozen=True, kw_only=True)
 class _RecurrentKernel(AbstractKernel):
-    """One launch for each layer of a network."""
+    """One launch for each layer of a network.
+
+    Attributes:
+        wide: whether weights may lie in shared memory.
+    """
+
+    wide: bool = False
 
     def supports(self, op: Op, types: Sequence[TensorType], platform: str) -> Supported | Refused:
         del platform
         assert isinstance(op, Lstm | Gru | Rnn)
-        refused = _refused(op, types)
+        refused = _refused(op, types, wide=self.wide)
         return ptx.available() if refused is None else refused
 
     def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
         return _Layers(ctx, op, self.name).lower(operands)
 
 
-def _refused(op: Network, types: Sequence[TensorType]) -> Refused | None:
+def _refused(op: Network, types: Sequence[TensorType], *, wide: bool) -> Refused | None:
     x = types[0]
     if x.dtype not in _DTYPES:
         return Refused(f"x is {x.dtype} and none of {', '.join(map(str, _DTYPES))}")
@@ -69,8 +90,12 @@ def _refused(op: Network, types: Sequence[TensorType]) -> Refused | None:
     batch, length, width = sizes
     if not width or not length or not 1 <= batch <= _MOST_SEQUENCES:
         return Refused(f"{x} is empty, or has more than {_MOST_SEQUENCES} sequences")
-    if op.hidden_size > _WIDEST:
-        return Refused(f"hidden_size {op.hidden_size} is above {_WIDEST}: its weights do not fit")
+    widest = _WIDEST_APART[op.op_name] if wide else _WIDEST
+    if op.hidden_size > widest:
+        where = "registers and shared memory" if wide else "registers"
+        return Refused(
+            f"hidden_size {op.hidden_size} is above {widest}: its weights do not fit into {where}"
+        )
     capability = gpu.compute_capability()
     if capability is None or float(capability) < 9.0:
         return Refused(f"clusters of blocks need compute capability 9.0; found {capability}")
@@ -91,12 +116,19 @@ def launch(op: Network, batch: int, length: int) -> Launch:
     """How a layer is started."""
     directions = 2 if op.bidirectional else 1
     gates = _gates(op)
-    rows = next((r for r in (1, 2, 4) if -(-batch // r) * directions <= _CLUSTERS), 8)
+    wide = op.hidden_size > _WIDEST
+    rows = next(
+        (r for r in (1, 2, 4) if -(-batch // r) * directions <= _CLUSTERS), 4 if wide else 8
+    )
     units = -(-op.hidden_size // _CLUSTER)
+    threads = -(-units * _LANES // 32) * 32
+    each = -(-op.hidden_size // 64) * 64 // _LANES
+    kept = _kept(gates, each, rows, threads) if wide else each
     return Launch(
         entry="recurrent",
         grid=(-(-batch // rows) * _CLUSTER, directions),
-        block=(-(-units * _LANES // 32) * 32,),
+        block=(threads,),
+        shared_bytes=4 * gates * (each - kept) * threads,
         defines={
             "B": batch,
             "L": length,
@@ -106,8 +138,22 @@ def launch(op: Network, batch: int, length: int) -> Launch:
             "ROWS": rows,
             "KIND": _kind(op),
             "CARRY": int(op.carry),
+            "KEPT": kept,
         },
     )
+
+
+def _kept(gates: int, each: int, rows: int, threads: int) -> int:
+    """How many of the ``each`` columns that a thread has of a gate lie in registers, in fours.
+
+    As many as there is room for; more, which the compiler then moves to memory, where the others
+    would not fit into shared memory.
+    """
+    registers = _REGISTERS // (32 * -(-threads // 128)) // 8 * 8
+    most = min(each, (registers - _OWN_REGISTERS) // gates // 4 * 4)
+    room = _SHARED - 4 * 2 * rows * each * _LANES  # beside the hidden states
+    least = each - room // (4 * gates * threads) // 4 * 4
+    return max(4, most, least)
 
 
 @final
@@ -222,3 +268,13 @@ def _reshape_to(type_: TensorType) -> Callable[[Value], list[Value]]:
 
 for _op in (Lstm, Gru, Rnn):
     register_kernel(_RecurrentKernel(name=f"{_op.op_name}.cuda.ptx", op=_op, platforms=("cuda",)))
+    register_kernel(
+        _RecurrentKernel(
+            name=f"{_op.op_name}.cuda.wide",
+            op=_op,
+            platforms=("cuda",),
+            priority=-1,
+            unproven="weights in shared memory have not been measured on a GPU",
+            wide=True,
+        )
+    )
