@@ -354,9 +354,6 @@ LOOKALIKES = [
         misses=("its reset gate multiplies the state before the product",)),
     Way("gru of another gate", lambda *a: gru(*a, mix=lambda z, n, h: z * h + (2 - z) * n), GRU,
         {}),
-    Way("loss with smoothed labels", lambda x, i: optax.softmax_cross_entropy(
-        x, optax.smooth_labels(jax.nn.one_hot(i, C), 0.1)), LABELS, {"log_softmax": 1},
-        misses=("its targets are not known to be one-hot",)),
     Way("loss by log of softmax", lambda x, i: -jnp.log(
         jnp.take_along_axis(jax.nn.softmax(x), i[:, None], -1)), LABELS, {"softmax": 1},
         misses=("the logarithm is taken of a softmax",)),

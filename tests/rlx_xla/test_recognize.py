@@ -24,13 +24,24 @@ from tests.rlx_xla.recognize_cells import WAYS as CELL_WAYS
 from tests.rlx_xla.recognize_layers import LOOKALIKES as LAYER_LOOKALIKES
 from tests.rlx_xla.recognize_layers import UNITS
 from tests.rlx_xla.recognize_layers import WAYS as LAYER_WAYS
+from tests.rlx_xla.recognize_losses import LOOKALIKES as LOSS_LOOKALIKES
+from tests.rlx_xla.recognize_losses import WAYS as LOSS_WAYS
 from tests.rlx_xla.recognize_masked import LOOKALIKES as MASKED_LOOKALIKES
 from tests.rlx_xla.recognize_masked import WAYS as MASKED_WAYS
 from tests.rlx_xla.recognize_models import LOOKALIKES as MODEL_LOOKALIKES
 from tests.rlx_xla.recognize_models import WAYS as MODEL_WAYS
 from tests.rlx_xla.recognize_ways import LOOKALIKES, WAYS, Way
 
-ALL_WAYS = [*WAYS, *MODEL_WAYS, *LAYER_WAYS, *CELL_WAYS, *ATTENTION_WAYS, *MASKED_WAYS, *UNITS]
+ALL_WAYS = [
+    *WAYS,
+    *MODEL_WAYS,
+    *LAYER_WAYS,
+    *CELL_WAYS,
+    *ATTENTION_WAYS,
+    *MASKED_WAYS,
+    *LOSS_WAYS,
+    *UNITS,
+]
 ALL_LOOKALIKES = [
     *LOOKALIKES,
     *MODEL_LOOKALIKES,
@@ -38,6 +49,7 @@ ALL_LOOKALIKES = [
     *CELL_LOOKALIKES,
     *ATTENTION_LOOKALIKES,
     *MASKED_LOOKALIKES,
+    *LOSS_LOOKALIKES,
 ]
 LOOPS = ("selective_scan", "lstm", "gru", "rnn")
 STEPS = 6

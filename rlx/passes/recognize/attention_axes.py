@@ -89,7 +89,7 @@ def mask_value(
         elif not adds:
             joined = joined & one
         else:
-            wide = max((joined, one), key=lambda v: v.dtype.bits).dtype
+            wide = joined.dtype if joined.dtype.bits >= one.dtype.bits else one.dtype
             joined = joined.convert(wide) + one.convert(wide)
     assert joined is not None
     return joined

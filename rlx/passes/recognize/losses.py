@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -12,13 +15,13 @@ from rlx.dtypes import DType
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ir.operators import broadcast_to, constant
-from rlx.ops.arithmetic import Clamp, IsFinite, Mul, Neg, Sub
+from rlx.ops.arithmetic import Add, Clamp, Div, IsFinite, Mul, Neg, Sub
 from rlx.ops.compare import Compare, Direction, Select
 from rlx.ops.convert import Convert
 from rlx.ops.dot import DotGeneral
 from rlx.ops.indexing import Gather, GatherGeneral, IndexMode
 from rlx.ops.io import Constant
-from rlx.ops.loss import SoftmaxCrossEntropyWithLogits
+from rlx.ops.loss import SoftmaxCrossEntropy, SoftmaxCrossEntropyWithLogits
 from rlx.ops.normalization import LogSoftmax, Softmax
 from rlx.ops.reduction import LogSumExp, ReduceSum
 from rlx.ops.shape import Concatenate, Iota
@@ -28,6 +31,16 @@ from rlx.types import Shape
 
 _SMALL_TABLE = 1 << 18
 """Bytes of a table that is looked through for Inf and NaN in no time."""
+
+_LEAST_TARGET = 1e-6
+"""Smaller targets may round to 0, which hides a logit of −Inf."""
+
+_OPS: dict[type[Op], Callable[[float, float], float]] = {
+    Add: operator.add,
+    Sub: operator.sub,
+    Mul: operator.mul,
+    Div: lambda a, b: a / b,
+}
 
 _MANY_ROWS = 64
 """So many one-hot rows are dearer than to look through a table."""
@@ -127,6 +140,9 @@ def cross_entropy(search: Search, node: Node) -> Match | None:
         return None
     x = _logits(search, found.x)
     if x is None:
+        if isinstance(search.behind(found.x).node.op, LogSoftmax):
+            why = "its log_softmax is used elsewhere, as by smoothed labels or a derivative"
+            search.miss(node, "cross_entropy", why)
         return None
     result = node.types[0]
 
@@ -212,6 +228,9 @@ def _summed_product(
         made = _hot_loss(search, node, targets, logs, "product", last)
         if made is not None:
             return made
+        made = _smoothed_loss(search, node, targets, logs, last)
+        if made is not None:
+            return made
         logs = search.behind(logs)
         if isinstance(logs.node.op, Neg):
             logs = search.behind(logs.node.inputs[0])
@@ -242,6 +261,57 @@ def _hot_loss(
         return (loss if negated else -loss).convert(result.dtype)
 
     return Match("cross_entropy", (x, numbers[0]), build, absorbs="log_softmax")
+
+
+def _smoothed_loss(
+    search: Search, node: Node, targets: Value, logs: Value, last: int
+) -> Match | None:
+    """The loss against smoothed labels: targets of a few numbers, of which none is 0."""
+    logs = search.behind(logs)
+    negated = isinstance(logs.node.op, Neg)
+    x = _logits(search, logs.node.inputs[0] if negated else logs)
+    numbers = None if x is None else _numbers(search, targets)
+    if x is None or numbers is None or min(map(abs, numbers)) < _LEAST_TARGET:
+        return None
+    result = node.types[0]
+    if targets.shape != x.shape or x.rank - 1 != last or not result.dtype.is_float:
+        return None
+    if search.strict and min(v.dtype.bits for v in (x, targets)) < 32:
+        return None
+
+    def build(x: Value, targets: Value) -> Value:
+        loss: Value = SoftmaxCrossEntropy()(x.convert(result.dtype), targets.convert(result.dtype))
+        return loss if negated else -loss
+
+    return Match("softmax_cross_entropy", (x, targets), build, absorbs="log_softmax")
+
+
+def _numbers(search: Search, value: Value, depth: int = 8) -> set[float] | None:
+    """The numbers that the elements of a value may be; None where they are not known."""
+    value = search.innermost(search.view(value)).value
+    number = search.number(value)
+    if number is not None:
+        return {number}
+    op, inputs = value.node.op, value.node.inputs
+    if isinstance(op, Convert):
+        return {0.0, 1.0} if inputs[0].dtype is DType.BOOL else None
+    parts = inputs[1:] if isinstance(op, Select) else inputs
+    if not depth or not isinstance(op, Select | Add | Sub | Mul | Div | Neg):
+        return None
+    found = [_numbers(search, v, depth - 1) for v in parts]
+    known = [numbers for numbers in found if numbers is not None]
+    if len(known) < len(found) or sum(len(numbers) > 1 for numbers in known) > 1:
+        return None
+    if isinstance(op, Select):
+        return known[0] | known[1]
+    if isinstance(op, Neg):
+        return {-a for a in known[0]}
+    made: set[float] = set()
+    for a, b in itertools.product(*known):
+        if isinstance(op, Div) and not b:
+            return None
+        made.add(_OPS[type(op)](a, b))
+    return made
 
 
 def difference(search: Search, node: Node) -> Match | None:
