@@ -13,7 +13,7 @@ import rlx
 import rlx_xla
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import RlxError, RunError, ShapeError
-from rlx.ops.quantized import DequantMatmul
+from rlx.ops.quantized import DequantMatmul, DequantMatmulInt8
 from rlx.quant import QuantScheme, pack, unpack
 from rlx.types import TensorType, as_type
 from rlx_xla.kernels import ffi
@@ -57,6 +57,31 @@ def test_a_quantised_matrix_stays_packed(name: str, rng: np.random.Generator) ->
     (choice,) = compiled.report().choices
     assert choice.implementation == "dequant_matmul.cpu.ffi"
     assert compiled.memory()["temp"] < 1 << 20
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("gguf")])
+def test_rounded_products_do_not_depend_on_how_rows_are_taken(
+    name: str, rng: np.random.Generator
+) -> None:
+    scheme = QuantScheme.parse(name)
+    packed = pack(scheme, rng.normal(size=(9, 768)).astype(np.float32))[0]
+    weight = np.resize(packed, (1021, packed.shape[1]))  # threads share so many
+    x = rng.normal(size=(37, 768)).astype(np.float32)
+
+    def compiled(rows: int) -> rlx.CompiledGraph:
+        b = rlx.GraphBuilder("rounded")
+        codes = b.param("weight", TensorType(DType.U8, weight.shape))
+        given = b.input("x", TensorType(DType.F32, (rows, 768)))
+        made = rlx.Session("cpu").compile(b.build(DequantMatmulInt8(scheme=name)(given, codes)))
+        made.set_params({"weight": weight})
+        return made
+
+    (found,) = compiled(37).run({"x": x})
+    one = compiled(1)
+    for row in (0, 20, 36):
+        np.testing.assert_array_equal(found[row], one.run({"x": x[row : row + 1]})[0][0])
+    exact = x @ unpack(scheme, weight, size=768).T
+    assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
 
 
 def test_under_jax_transformations(rng: np.random.Generator) -> None:

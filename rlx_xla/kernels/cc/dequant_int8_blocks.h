@@ -98,8 +98,8 @@ struct Q5_1 : blocks::Q5_1 {
   static Codes Get(const uint8_t* b) { return Nibbles(b + 8) | FifthBits(b + 4); }
 };
 
-// Large blocks: Get<g>(b) is group g. Scales(b, scale, least) fills sixteen scales, one for each
-// half of a group, and, where kLeast, eight leasts; kScale and kMost are where their factors lie.
+// Large blocks: Get<g>(b) is group g. Scales(b, scale, least) fills kScales scales, one or two for
+// each group, and, where kLeast, eight leasts; kScaleAt is where their factors lie.
 
 template <int kShift>
 Codes Shifted(Codes v, uint8_t mask) {
@@ -107,24 +107,34 @@ Codes Shifted(Codes v, uint8_t mask) {
 }
 
 // Six bits each for the scales and leasts of the eight groups of Q4_K and Q5_K.
-inline void SixBitScales(const uint8_t* b, int16_t* scale, int16_t* least) {
-  const uint8_t* first = b + 4;
-  const uint8_t* second = b + 8;
-  const uint8_t* mixed = b + 12;
-  for (int i = 0; i < 4; ++i) {
-    scale[2 * i] = scale[2 * i + 1] = first[i] & 63;
-    least[i] = second[i] & 63;
-    scale[8 + 2 * i] = scale[9 + 2 * i] =
-        static_cast<int16_t>((mixed[i] & 15) | ((first[i] >> 2) & 48));
-    least[4 + i] = static_cast<int16_t>((mixed[i] >> 4) | ((second[i] >> 2) & 48));
+inline void SixBitScales(const uint8_t* b, int32_t* scale, int16_t* least) {
+  uint32_t first, second, mixed;  // four bytes each
+  std::memcpy(&first, b + 4, sizeof(first));
+  std::memcpy(&second, b + 8, sizeof(second));
+  std::memcpy(&mixed, b + 12, sizeof(mixed));
+  const uint32_t scales[2] = {first & 0x3f3f3f3f,
+                              (mixed & 0x0f0f0f0f) | ((first >> 2) & 0x30303030)};
+  const uint32_t leasts[2] = {second & 0x3f3f3f3f,
+                              ((mixed >> 4) & 0x0f0f0f0f) | ((second >> 2) & 0x30303030)};
+#if defined(__AVX2__)
+  const __m128i s = _mm_cvtsi64_si128(static_cast<int64_t>(scales[0] | uint64_t{scales[1]} << 32));
+  const __m128i m = _mm_cvtsi64_si128(static_cast<int64_t>(leasts[0] | uint64_t{leasts[1]} << 32));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(scale), _mm256_cvtepu8_epi32(s));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(least), _mm_cvtepu8_epi16(m));
+#else
+  for (int i = 0; i < 8; ++i) {
+    scale[i] = static_cast<int32_t>((scales[i / 4] >> (i % 4 * 8)) & 255);
+    least[i] = static_cast<int16_t>((leasts[i / 4] >> (i % 4 * 8)) & 255);
   }
+#endif
 }
 
 struct Q4_K : blocks::Q4_K {
   static constexpr int kBias = 0;
   static constexpr bool kLeast = true;
+  static constexpr int kScales = 8;
   static constexpr int kScaleAt = 0;
-  static void Scales(const uint8_t* b, int16_t* scale, int16_t* least) {
+  static void Scales(const uint8_t* b, int32_t* scale, int16_t* least) {
     SixBitScales(b, scale, least);
   }
   template <int kG>
@@ -136,8 +146,9 @@ struct Q4_K : blocks::Q4_K {
 struct Q5_K : blocks::Q5_K {
   static constexpr int kBias = 0;
   static constexpr bool kLeast = true;
+  static constexpr int kScales = 8;
   static constexpr int kScaleAt = 0;
-  static void Scales(const uint8_t* b, int16_t* scale, int16_t* least) {
+  static void Scales(const uint8_t* b, int32_t* scale, int16_t* least) {
     SixBitScales(b, scale, least);
   }
   template <int kG>
@@ -150,8 +161,9 @@ struct Q5_K : blocks::Q5_K {
 struct Q6_K : blocks::Q6_K {
   static constexpr int kBias = 32;
   static constexpr bool kLeast = false;
+  static constexpr int kScales = 16;
   static constexpr int kScaleAt = 208;
-  static void Scales(const uint8_t* b, int16_t* scale, int16_t*) {
+  static void Scales(const uint8_t* b, int32_t* scale, int16_t*) {
     for (int i = 0; i < 16; ++i) scale[i] = static_cast<int8_t>(b[192 + i]);
   }
   template <int kG>

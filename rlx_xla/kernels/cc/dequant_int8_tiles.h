@@ -43,19 +43,40 @@ inline Lanes<int32_t> Dot(Codes w, const int8_t* x, const int32_t* taken) {
 #endif
 }
 
-// The same times scale[0] (the first four sums) or scale[1], added to `sums`.
+// Makes scales what DotScaled reads: the low sixteen bits alone, or twice.
+template <int kScales>
+inline void PrepareScales(int32_t* scale) {
+  for (int i = 0; i < kScales; ++i) {
+#if RLX_INT8_VNNI || !defined(__AVX2__)
+    scale[i] &= 0xffff;
+#else
+    scale[i] = (scale[i] & 0xffff) | static_cast<int32_t>(static_cast<uint32_t>(scale[i]) << 16);
+#endif
+  }
+}
+
+// The scales of group kG for each of its eight sums.
+template <int kScales, int kG>
+inline Lanes<int32_t> ScalesOf(const int32_t* scale) {
+  if constexpr (kScales == 8) return Broadcast(scale[kG]);
+  const int32_t a = scale[2 * kG], b = scale[2 * kG + 1];
+#if defined(__AVX2__)
+  return reinterpret_cast<Lanes<int32_t>>(
+      _mm256_blend_epi32(_mm256_set1_epi32(a), _mm256_set1_epi32(b), 0xf0));
+#else
+  return Lanes<int32_t>{a, a, a, a, b, b, b, b};
+#endif
+}
+
+// What Dot gives, times scales, added to `sums`.
 template <int kBias>
 inline Lanes<int32_t> DotScaled(Codes w, const int8_t* x, const int32_t* taken,
-                                const int16_t* scale, Lanes<int32_t> sums) {
-#if RLX_INT8_VNNI || defined(__AVX2__)
-  const __m256i scales = _mm256_set_m128i(_mm_set1_epi16(scale[1]), _mm_set1_epi16(scale[0]));
-#endif
+                                Lanes<int32_t> scales, Lanes<int32_t> sums) {
 #if RLX_INT8_VNNI
   // The four products fit in sixteen bits; their sign's copies are multiplied by zero.
-  const __m256i low = _mm256_and_si256(scales, _mm256_set1_epi32(0xffff));
   const auto dots = reinterpret_cast<__m256i>(Dot<kBias>(w, x, taken));
-  return reinterpret_cast<Lanes<int32_t>>(
-      _mm256_dpwssd_avx_epi32(reinterpret_cast<__m256i>(sums), dots, low));
+  return reinterpret_cast<Lanes<int32_t>>(_mm256_dpwssd_avx_epi32(
+      reinterpret_cast<__m256i>(sums), dots, reinterpret_cast<__m256i>(scales)));
 #elif defined(__AVX2__)
   (void)taken;
   const __m256i codes = reinterpret_cast<__m256i>(w);
@@ -67,10 +88,13 @@ inline Lanes<int32_t> DotScaled(Codes w, const int8_t* x, const int32_t* taken,
     const __m256i a = _mm256_sub_epi8(codes, _mm256_set1_epi8(kBias));
     pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
   }
-  return sums + reinterpret_cast<Lanes<int32_t>>(_mm256_madd_epi16(pairs, scales));
+  return sums + reinterpret_cast<Lanes<int32_t>>(
+                    _mm256_madd_epi16(pairs, reinterpret_cast<__m256i>(scales)));
 #else
   const Lanes<int32_t> dots = Dot<kBias>(w, x, taken);
-  for (int lane = 0; lane < 8; ++lane) sums[lane] += dots[lane] * scale[lane / 4];
+  for (int lane = 0; lane < 8; ++lane) {
+    sums[lane] += dots[lane] * static_cast<int16_t>(scales[lane]);
+  }
   return sums;
 #endif
 }
@@ -89,44 +113,66 @@ inline float Total(Lanes<float> v) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
 
+// The first two halves of a block of each of kW rows: scales, and leasts where they have them.
+template <int kW>
+inline Lanes<float> HalvesOfRows(const uint8_t* row, int64_t row_bytes) {
+  int32_t both[4] = {};
+  for (int j = 0; j < kW; ++j) std::memcpy(both + j, row + j * row_bytes, sizeof(both[j]));
+#if defined(__F16C__)
+  return _mm256_cvtph_ps(_mm_setr_epi32(both[0], both[1], both[2], both[3]));
+#else
+  const auto* halves = reinterpret_cast<const uint8_t*>(both);
+  Lanes<float> made;
+  for (int i = 0; i < 8; ++i) made[i] = Half(halves + 2 * i);
+  return made;
+#endif
+}
+
 // y[m * stride + j] for kX rows of x and kW of the weight.
 template <typename Block, int kW, int kX>
 void SmallTile(const uint8_t* row, int64_t row_bytes, int64_t k, const Rounded* x, float* y,
                int64_t stride) {
   Lanes<float> acc[kW][kX] = {};
-  float rest[kW][kX] = {};
+  Lanes<float> rest[kX] = {};
   for (int64_t i = 0; i < k / kGroup; ++i, row += Block::kBytes) {
+    const Lanes<float> halves = HalvesOfRows<kW>(row, row_bytes);
+    float scale[kX][8];
+#pragma GCC unroll 4
+    for (int m = 0; m < kX; ++m) {
+      Store<float>(halves * x[m].scale[i], scale[m]);
+      if constexpr (Block::kLeast) rest[m] = rest[m] + halves * x[m].sum[i];
+    }
 #pragma GCC unroll 4
     for (int j = 0; j < kW; ++j) {
       const uint8_t* block = row + j * row_bytes;
       __builtin_prefetch(block + 1024);
       const Codes w = Block::Get(block);
-      const float scale = Half(block);
-      const float least = Block::kLeast ? Half(block + 2) : 0.0f;
 #pragma GCC unroll 4
       for (int m = 0; m < kX; ++m) {
         const Lanes<int32_t> sums =
             Dot<Block::kBias>(w, x[m].codes + i * kGroup,
                               x[m].template TakenAt<Block::kBias>(i * 8));
-        acc[j][m] = matmul::MulAdd(Floats(sums), Broadcast(scale * x[m].scale[i]), acc[j][m]);
-        if constexpr (Block::kLeast) rest[j][m] += least * x[m].sum[i];
+        acc[j][m] = matmul::MulAdd(Floats(sums), Broadcast(scale[m][2 * j]), acc[j][m]);
       }
     }
   }
   for (int j = 0; j < kW; ++j) {
-    for (int m = 0; m < kX; ++m) y[m * stride + j] = Total(acc[j][m]) + rest[j][m];
+    for (int m = 0; m < kX; ++m) {
+      y[m * stride + j] = Total(acc[j][m]) + (Block::kLeast ? rest[m][2 * j + 1] : 0.0f);
+    }
   }
 }
 
 template <typename Block, int kG, int kX>
-inline void AddGroup(const uint8_t* block, const int16_t* scale, const Rounded* x, int64_t at,
+inline void AddGroup(const uint8_t* block, const int32_t* scale, const Rounded* x, int64_t at,
                      Lanes<int32_t>* sums) {
   const Codes w = Block::template Get<kG>(block);
+  const Lanes<int32_t> scales = ScalesOf<Block::kScales, kG>(scale);
 #pragma GCC unroll 4
   for (int m = 0; m < kX; ++m) {
     sums[m] = DotScaled<Block::kBias>(w, x[m].codes + at + kG * kGroup,
                                       x[m].template TakenAt<Block::kBias>(at / 4 + kG * 8),
-                                      scale + kG * 2, sums[m]);
+                                      scales, sums[m]);
   }
 }
 
@@ -152,9 +198,10 @@ void LargeTile(const uint8_t* row, int64_t k, const Rounded* x, float* y, int64_
   alignas(16) float rest[kX][4] = {};
   for (int64_t i = 0; i < k / kSuper; ++i, row += Block::kBytes) {
     for (int64_t line = 0; line < Block::kBytes; line += 64) __builtin_prefetch(row + 1024 + line);
-    int16_t scale[16];
+    int32_t scale[Block::kScales];
     int16_t least[8];
     Block::Scales(row, scale, least);
+    PrepareScales<Block::kScales>(scale);
     Lanes<int32_t> sums[kX] = {};
     AddGroup<Block, 0, kX>(row, scale, x, i * kSuper, sums);
     AddGroup<Block, 1, kX>(row, scale, x, i * kSuper, sums);
