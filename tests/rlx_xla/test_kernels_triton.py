@@ -5,11 +5,13 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rlx
+import rlx_xla
 from rlx.dtypes import as_dtype
 from rlx.ir.op import Op
 from rlx.ops.attention import Attention, MaskKind
@@ -268,3 +270,15 @@ def test_nobody_has_measured_them() -> None:
         for platform, gpu in (("cuda", "an NVIDIA GPU"), ("rocm", "an AMD GPU")):
             found = [k.unproven for k in kernels_for(op, platform) if "pallas" in k.name]
             assert found == [f"it has not been measured on {gpu}"]
+
+
+def test_a_batch_and_a_slope_take_them_as_well() -> None:
+    def swept(x: jax.Array) -> jax.Array:
+        return jnp.cumsum(jnp.sin(x), axis=-1)
+
+    def batched(x: jax.Array) -> jax.Array:
+        return jax.vmap(lambda row: jax.jvp(swept, (row,), (row,))[1])(x)
+
+    graph = rlx_xla.trace(batched, "f32[3, 20, 300]").graph
+    assert "cumsum(" in str(graph)
+    assert CALL in _text(graph, TARGETS["rocm"], "cumsum.rocm.pallas")[0]
