@@ -13,9 +13,12 @@ from typing import TypeAlias
 from rlx.ir.graph import Graph, Node, Value, make_node
 from rlx.ops.attention import Attention, MaskKind
 from rlx.ops.collective import ShardMap
+from rlx.ops.convolution import ConvGeneralDilated
 from rlx.ops.io import Input
-from rlx.ops.quantized import DequantMatmul
+from rlx.ops.pooling import ReduceWindow, SelectAndScatterAdd
+from rlx.ops.quantized import DequantMatmul, DequantMatmulInt8
 from rlx.ops.reduction import Argmax, Argmin, CumLogSumExp, CumMax, CumMin, CumProd, CumSum
+from rlx.ops.sequence import GatedDeltaNet, Gru, Lstm, Rnn, SelectiveScan
 from rlx.ops.sorting import Sort, TopK
 from rlx.sharding import Mesh, Placement, Sharding, axes_size, sharding_of
 
@@ -42,7 +45,7 @@ def rows_of(node: Node) -> tuple[list[Rows], list[Rows]] | None:
             [kept for _ in node.inputs],
             [kept if t.rank == first.type.rank else short for t in node.types],
         )
-    if isinstance(op, DequantMatmul):
+    if isinstance(op, DequantMatmul | DequantMatmulInt8):
         rows: Rows = (*range(first.type.rank - 1), None)
         return [rows, *((None,) * v.type.rank for v in node.inputs[1:])], [rows]
     if isinstance(op, Attention) and first.type.rank == 4:
@@ -50,6 +53,55 @@ def rows_of(node: Node) -> tuple[list[Rows], list[Rows]] | None:
         mask = [_rows_of_mask(op, v, first) for v in node.inputs[3:]]
         if all(rows is not None for rows in mask):
             return [batch, batch, batch, *(rows for rows in mask if rows is not None)], [batch]
+    return _windows_of(node) or _batches_of(node)
+
+
+def _windows_of(node: Node) -> tuple[list[Rows], list[Rows]] | None:
+    """The batch of a convolution; the axes of pools on which no window lies."""
+    op = node.op
+    if isinstance(op, ConvGeneralDilated) and op.batch_group_count == 1:
+        x, y = (
+            tuple(0 if axis == spec[0] else None for axis in range(len(spec)))
+            for spec in (op.lhs_spec, op.out_spec)
+        )
+        return [x, (None,) * len(x)], [y]
+    if isinstance(op, ReduceWindow | SelectAndScatterAdd):
+        sizes, steps, ends = op.window_dimensions, op.window_strides, op.padding
+        free: Rows = tuple(
+            i if sizes[i] == steps[i] == 1 and ends[i] == (0, 0) else None
+            for i in range(len(sizes))
+        )
+        plain = isinstance(op, SelectAndScatterAdd) or set(op.base_dilation) == {1}
+        return ([free for _ in node.inputs], [free]) if plain else None
+    return None
+
+
+def _batches_of(node: Node) -> tuple[list[Rows], list[Rows]] | None:
+    """The batch of what goes over the steps of sequences."""
+    op = node.op
+
+    def first(value: Value, axis: int = 0) -> Rows:
+        return tuple(0 if i == axis else None for i in range(value.type.rank))
+
+    if isinstance(op, GatedDeltaNet):
+        return [first(v) for v in node.inputs], [first(v) for v in node.results]
+    if isinstance(op, SelectiveScan):
+        whole = (None,) * node.inputs[2].type.rank
+        return [whole if i == 2 else first(v) for i, v in enumerate(node.inputs)], [
+            first(v) for v in node.results
+        ]
+    if isinstance(op, Lstm | Gru | Rnn):
+        states = len(node.results) - 1  # the last inputs and results: layers, batch, width
+        weights = node.inputs[1 : len(node.inputs) - states]
+        given = node.inputs[len(node.inputs) - states :]
+        return (
+            [
+                first(node.inputs[0]),
+                *((None,) * v.type.rank for v in weights),
+                *(first(v, 1) for v in given),
+            ],
+            [first(node.results[0]), *(first(v, 1) for v in node.results[1:])],
+        )
     return None
 
 
