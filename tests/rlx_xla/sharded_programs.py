@@ -656,7 +656,7 @@ def every_kernel_divides_or_says_so() -> None:
             "conv_general_dilated",
             "dequant_matmul",
             "gru",
-            "reduce_window",
+            "selective_scan",
             "sort",
         )
         assert {f"{name}.cpu.ffi" for name in apart} <= divided, report
