@@ -167,7 +167,10 @@ def test_what_the_kernel_does_not_take(op: DotGeneral, types: list[str], reason:
         (["f32[32, 512]", "f32[512, 512]"], False, False),
         (["f32[4, 2048]", "f32[2048, 2048]"], True, True),
         (["f32[2, 1024]", "f32[1024, 1024]"], False, True),
-        (["f32[3, 1024]", "f32[1024, 1024]"], False, False),
+        (["f32[3, 1024]", "f32[1024, 1024]"], False, matmul.WIDE),
+        (["f32[16, 384]", "f32[384, 1536]"], False, matmul.WIDE),
+        (["f32[17, 384]", "f32[384, 1536]"], False, False),
+        (["f32[16, 2048]", "f32[2048, 2049]"], False, False),
         (["f16[16, 128]", "f16[128, 128]"], False, True),
         (["f16[17, 128]", "f16[128, 128]"], False, False),
         (["f16[32, 1024]", "f16[1024, 1024]"], False, True),
@@ -234,6 +237,23 @@ def test_pairs_of_bf16_are_summed_in_f32(
         assert _kernels(ours) == ["dot_general.cpu.ffi"]
 
 
+@pytest.mark.skipif(not matmul.WIDE, reason="this CPU has no AVX-512")
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_few_rows_of_f32(dtype: DType, rng: np.random.Generator) -> None:
+    for rows, k, n in ((2, 515, 145), (8, 770, 96), (11, 200, 431), (16, 384, 400)):
+        x = rng.normal(size=(rows, k)).astype(np.float32)
+        w = rng.normal(size=(k, n)).astype(np.float32)
+        exact = x.astype(np.float64) @ w.astype(np.float64)
+        size = np.abs(x).astype(np.float64) @ np.abs(w).astype(np.float64)
+        ours = rlx_xla.jit(
+            lambda x, w: jnp.matmul(x, w, preferred_element_type=dtype.numpy),
+        )
+        error = np.abs(np.asarray(ours(x, w), np.float64) - exact)
+        rounded = 2**-8 * np.abs(exact) if dtype is DType.BF16 else 0
+        assert (error <= 2e-6 * size + rounded).all(), (rows, k, n)
+        assert _kernels(ours) == ["dot_general.cpu.ffi"]
+
+
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_special_numbers_of_bf16(rows: int, by_rows: bool, rng: np.random.Generator) -> None:
@@ -245,7 +265,8 @@ def test_special_numbers_of_bf16(rows: int, by_rows: bool, rng: np.random.Genera
     matrix = w if by_rows else np.ascontiguousarray(w.T)
     form: Any = (lambda x, w: x @ w.T) if by_rows else (lambda x, w: x @ w)
     ours = rlx_xla.jit(form)
-    found, wanted = (np.asarray(f(x, matrix), np.float32) for f in (ours, jax.jit(form)))
+    runs: list[Any] = [ours, jax.jit(form)]
+    found, wanted = (np.asarray(f(x, matrix), np.float32) for f in runs)
     np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
     assert np.isnan(found[0, [5, 7, 8]]).all()
     taken = rows == 1 or matmul.PAIRS

@@ -1,6 +1,6 @@
-// Products of any number of rows with a matrix of any kind: few rows by matmul.h, or in bf16 by
-// matmul_bf16.h, many by gemm.h, where a panel of packed weights is unpacked once for all rows of a
-// block.
+// Products of any number of rows with a matrix of any kind: few rows by matmul.h, or by
+// matmul_f32.h and matmul_bf16.h on CPUs that can; many by gemm.h, where a panel of packed weights
+// is unpacked once for all rows of a block.
 #ifndef RLX_KERNELS_PRODUCTS_H_
 #define RLX_KERNELS_PRODUCTS_H_
 
@@ -11,6 +11,7 @@
 #include "gemm.h"
 #include "matmul.h"
 #include "matmul_bf16.h"
+#include "matmul_f32.h"
 
 namespace rlx {
 
@@ -19,6 +20,7 @@ namespace products {
 constexpr int64_t kManyRows = 12;    // from which panels are worth their copying
 constexpr int64_t kMostRows = 504;   // rows that share an unpacked panel
 constexpr int64_t kPairRows = 128;   // up to which bf16 is multiplied in pairs
+constexpr int64_t kPlainRows = 64;   // from 2 up to which f32 is multiplied where it lies
 
 template <typename Weights, typename Y>
 struct Many {
@@ -80,6 +82,12 @@ void Product(const Pool& pool, const MatmulShape& shape, const X* x, const Weigh
   if constexpr (std::is_same_v<X, Bf16> && std::is_same_v<Weights, matmul::PlainWeights<Bf16>>) {
     if (bf16::Has() && shape.rows <= products::kPairRows) {
       return bf16::Product(pool, shape, x, weights(0).data, y);
+    }
+  }
+  if constexpr (std::is_same_v<X, float> && std::is_same_v<Weights, matmul::PlainWeights<float>>) {
+    const bool few = 1 < shape.rows && shape.rows <= products::kPlainRows;
+    if (matmul::HasAvx512() && few && !shape.by_rows) {
+      return f32::Product(pool, shape, x, weights(0).data, y);
     }
   }
 #endif

@@ -1,4 +1,5 @@
-// products.h, matmul.h, matmul_bf16.h, blocks.h and minifloat.h against sums in double, on heap blocks of exact sizes.
+// products.h, matmul.h, matmul_bf16.h, matmul_f32.h, blocks.h and minifloat.h against sums in
+// double, on heap blocks of exact sizes.
 #include "products.h"
 
 #include <cmath>
@@ -89,24 +90,36 @@ void TestPairs() {
   TestPlain<float, Bf16>(alone, 1, 2, 129, 65);
 }
 
+// Sizes at which few rows of f32 are divided: pieces of the sums, stretches, tiles and vectors.
+void TestFewRows() {
+  const rlx::testing::FullPool alone;
+  for (int64_t rows : {2, 7, 8, 9, 16, 17, 64}) TestPlain<float, float>(alone, 1, rows, 33, 433);
+  for (int64_t n : {1, 15, 16, 17, 47, 48, 49, 384, 385}) {
+    TestPlain<float, float>(alone, 1, 5, 17, n);
+  }
+  for (int64_t k : {0, 1, 383, 384, 385, 800}) TestPlain<float, float>(alone, 1, 9, k, 50);
+  const rlx::testing::ThreadPool pool;
+  TestPlain<float, float>(pool, 2, 3, 500, 390);
+}
+
 // One number of x or w is special: what it meets is what IEEE 754 says, and the rest is untouched.
+template <typename T>
 void TestSpecials() {
-  using rlx::Bf16;
   const rlx::testing::FullPool alone;
   const float values[] = {NAN, INFINITY, -INFINITY, 1e-40f};
   for (int64_t rows : {1, 2, 5}) {
     for (bool by_rows : {false, true}) {
       for (float special : values) {
         const int64_t k = 37, n = 41, at_k = NextRandom() % k, at_n = NextRandom() % n;
-        auto x = Exactly<Bf16>(rows * k);
-        auto w = Exactly<Bf16>(k * n);
+        auto x = Exactly<T>(rows * k);
+        auto w = Exactly<T>(k * n);
         auto y = Exactly<float>(rows * n);
-        std::fill_n(x.get(), rows * k, rlx::FromFloat<Bf16>(1.0f));
-        std::fill_n(w.get(), k * n, rlx::FromFloat<Bf16>(0.5f));
-        w[by_rows ? at_n * k + at_k : at_k * n + at_n] = rlx::FromFloat<Bf16>(special);
-        x[(at_k + 1) % k] = rlx::FromFloat<Bf16>(0.0f);
+        std::fill_n(x.get(), rows * k, rlx::FromFloat<T>(1.0f));
+        std::fill_n(w.get(), k * n, rlx::FromFloat<T>(0.5f));
+        w[by_rows ? at_n * k + at_k : at_k * n + at_n] = rlx::FromFloat<T>(special);
+        x[(at_k + 1) % k] = rlx::FromFloat<T>(0.0f);
         const MatmulShape shape = {1, rows, k, n, by_rows};
-        const rlx::matmul::PlainWeights<Bf16> weights = {w.get(), by_rows ? k : n};
+        const rlx::matmul::PlainWeights<T> weights = {w.get(), by_rows ? k : n};
         rlx::Product(alone, shape, x.get(), [&](int64_t) { return weights; }, y.get());
         for (int64_t m = 0; m < rows; ++m) {
           const float rest = 0.5f * (m == 0 ? k - 1 : k);
@@ -122,17 +135,17 @@ void TestSpecials() {
 }
 
 // The same bits whatever the pool does with its tasks.
+template <typename T>
 void TestPools() {
-  using rlx::Bf16;
   for (bool by_rows : {false, true}) {
     for (int64_t rows : {1, 3}) {
       const int64_t k = 515, n = 1100;
       const MatmulShape shape = {1, rows, k, n, by_rows};
-      auto x = Exactly<Bf16>(rows * k);
-      auto w = Exactly<Bf16>(k * n);
-      for (int64_t i = 0; i < rows * k; ++i) x[i] = rlx::FromFloat<Bf16>(float(Uniform()));
-      for (int64_t i = 0; i < k * n; ++i) w[i] = rlx::FromFloat<Bf16>(float(Uniform()));
-      const rlx::matmul::PlainWeights<Bf16> weights = {w.get(), by_rows ? k : n};
+      auto x = Exactly<T>(rows * k);
+      auto w = Exactly<T>(k * n);
+      for (int64_t i = 0; i < rows * k; ++i) x[i] = rlx::FromFloat<T>(float(Uniform()));
+      for (int64_t i = 0; i < k * n; ++i) w[i] = rlx::FromFloat<T>(float(Uniform()));
+      const rlx::matmul::PlainWeights<T> weights = {w.get(), by_rows ? k : n};
       const auto of = [&](int64_t) { return weights; };
       auto one = Exactly<float>(rows * n);
       auto two = Exactly<float>(rows * n);
@@ -305,8 +318,11 @@ void TestAll() {
   TestPlainTypes<rlx::F16, rlx::F16>();
   TestPlainTypes<rlx::F16, float>();
   TestPairs();
-  TestSpecials();
-  TestPools();
+  TestFewRows();
+  TestSpecials<rlx::Bf16>();
+  TestSpecials<float>();
+  TestPools<rlx::Bf16>();
+  TestPools<float>();
   TestBlocks<rlx::blocks::Q8_0>(0);
   TestBlocks<rlx::blocks::Q4_0>(0);
   TestBlocks<rlx::blocks::Q4_1>(0);
@@ -338,7 +354,7 @@ int main() {
   rlx::bf16::allow = false;
   TestPlainTypes<rlx::Bf16, rlx::Bf16>();
   TestPairs();
-  TestSpecials();
+  TestSpecials<rlx::Bf16>();
   rlx::matmul::allow_avx512 = false;
   TestAll();
 #endif
