@@ -1,4 +1,5 @@
-"""Attention and recurrences on the CPU against ``jax.jit``, the best form for XLA, and torch.
+"""Attention and recurrences on the CPU against ``jax.jit``, the best form for XLA,
+torch and onnxruntime.
 
 Run with ``python -m tests.benchmarks.bench_attention [part of a name]`` for the table, or with
 pytest to check that every kernel gains where it is enabled.
@@ -23,9 +24,11 @@ from rlx.ir.op import Op
 from rlx.ops.sequence import GatedDeltaNet, Gru, Lstm, Rnn, SelectiveScan
 from rlx.types import TensorType
 from rlx_xla.kernels import ffi
+from tests.benchmarks import onnx_rivals
 from tests.benchmarks.bench_host_overhead import repeated
-from tests.benchmarks.bench_kernels import CLEAR, measure
+from tests.benchmarks.bench_kernels import CLEAR, measure_case, show
 from tests.benchmarks.kernel_cases import Case, Run
+from tests.benchmarks.onnx_rivals import CONTRIBUTED, OnnxNode
 from tests.benchmarks.timing import Comparison, compare
 
 FORWARD = "attention.cpu.ffi"
@@ -82,6 +85,17 @@ def _torch(arrays: tuple[np.ndarray, ...], *, causal: bool, train: bool) -> dict
     return {"torch": backward if train else forward}
 
 
+def _onnx(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool) -> OnnxNode:
+    """Onnxruntime's own attention: heads side by side after positions."""
+    packed = [x.reshape(*x.shape[:2], -1) for x in (q, k, v)]
+    return OnnxNode(
+        kind="MultiHeadAttention",
+        domain=CONTRIBUTED,
+        inputs=packed,
+        attributes={"num_heads": q.shape[2], "unidirectional": int(causal)},
+    )
+
+
 def _cases(rng: np.random.Generator) -> Iterator[Case]:
     for batch, heads, length in ((1, 8, 2048), (4, 16, 1024)):
         shape = (batch, length, heads, 64)
@@ -95,6 +109,8 @@ def _cases(rng: np.random.Generator) -> Iterator[Case]:
             target=2.1,
             best=best_form,
             rivals=_torch(arrays, causal=True, train=False),
+            onnx=_onnx(*arrays[:3], causal=True),
+            flops=2 * batch * heads * length * length * 64,
         )
         if batch == 1:
             yield Case(
@@ -105,6 +121,7 @@ def _cases(rng: np.random.Generator) -> Iterator[Case]:
                 target=2.1,
                 best=trained(best_form),
                 rivals=_torch(arrays, causal=True, train=True),
+                flops=7 * batch * heads * length * length * 64,
             )
     for dtype, kv_heads in ((DType.F32, 32), (DType.F32, 8), (DType.BF16, 8)):
         q = rng.normal(size=(1, 1, 32, 128)).astype(dtype.numpy)
@@ -115,6 +132,9 @@ def _cases(rng: np.random.Generator) -> Iterator[Case]:
             function=lambda q, k, v: natural(q, k, v, causal=False),
             args=(q, k, v),
             target=1.5,
+            rivals={} if kv_heads != 32 else _torch((q, k, v), causal=False, train=False),
+            onnx=_onnx(q, k, v, causal=False) if kv_heads == 32 else None,
+            flops=4 * 32 * 2048 * 128,
         )
 
 
@@ -149,8 +169,10 @@ CASES = list(_cases(np.random.default_rng(0)))
 RECURRENCES = list(_recurrences(np.random.default_rng(0)))
 
 
-def measure_op(name: str, op: Op, arrays: tuple[np.ndarray, ...], rounds: int) -> Comparison:
-    """Time a graph of one op against the same graph without the kernel."""
+def measure_op(
+    name: str, op: Op, arrays: tuple[np.ndarray, ...], rounds: int
+) -> dict[str, Comparison]:
+    """Time a graph of one op: against the same graph without the kernel, and onnxruntime."""
     b = rlx.GraphBuilder("recurrence")
     types = [TensorType(as_dtype(a.dtype), a.shape) for a in arrays]
     graph = b.build(op(*(b.input(f"x{i}", t) for i, t in enumerate(types))))
@@ -163,7 +185,36 @@ def measure_op(name: str, op: Op, arrays: tuple[np.ndarray, ...], rounds: int) -
     theirs = [session.compile(graph, options=common) for _ in range(2)]
     given = [jnp.asarray(a) for a in arrays]
     runs = [repeated(p, given) for p in (ours, *theirs)]
-    return compare(name, *runs, rounds=rounds)
+    found = {"lax.scan": compare(name, *runs, rounds=rounds)}
+    node = _network(op, arrays)
+    run = None if node is None else onnx_rivals.runner(node)
+    if node is not None and run is not None:
+        onnx_rivals.check(node, run, 0, jax.tree.leaves(ours(*given))[0])
+        rival = repeated(run, ())
+        found["onnxruntime"] = compare(name, runs[0], rival, rival, rounds=rounds)
+    return found
+
+
+def _network(op: Op, arrays: tuple[np.ndarray, ...]) -> OnnxNode | None:
+    """The recurrent network as a node, whose gates stand in another order."""
+    if not isinstance(op, Lstm | Gru | Rnn):
+        return None
+    order = {Lstm: (0, 3, 1, 2), Gru: (1, 0, 2), Rnn: (0,)}[type(op)]
+    x, w_ih, w_hh, *biases = arrays
+    size = op.hidden_size
+
+    def turned(w: np.ndarray) -> np.ndarray:
+        gates = w.reshape(len(order), size, -1)
+        return np.concatenate([gates[i] for i in order])[None]
+
+    bias = [turned(b)[..., 0] for b in biases]
+    both = [*bias, np.zeros_like(bias[0])][:2]
+    return OnnxNode(
+        kind=op.op_name.upper(),
+        inputs=[np.ascontiguousarray(x.swapaxes(0, 1))],
+        constants={1: turned(w_ih), 2: turned(w_hh), 3: np.concatenate(both, axis=1)},
+        attributes={"hidden_size": size, **({"linear_before_reset": 1} if len(order) == 3 else {})},
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +226,7 @@ def _library() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_attention_gains(case: Case, judged: bool, rounds: int) -> None:
-    found = measure(case, min(rounds, 7))
+    found = measure_case(case, min(rounds, 7))
     for result in found.values():
         print(result)
     assert not judged or found["jit"].within(CLEAR)
@@ -183,24 +234,20 @@ def test_attention_gains(case: Case, judged: bool, rounds: int) -> None:
 
 @pytest.mark.parametrize("number", range(len(RECURRENCES)), ids=lambda n: RECURRENCES[n][0])
 def test_recurrences_gain(number: int, judged: bool, rounds: int) -> None:
-    result = measure_op(*RECURRENCES[number], rounds=min(rounds, 21))
-    print(result)
-    assert not judged or result.within(1 / 1.2)
+    found = measure_op(*RECURRENCES[number], rounds=min(rounds, 21))
+    for result in found.values():
+        print(result)
+    assert not judged or found["lax.scan"].within(1 / 1.2)
 
 
 def main(part: str = "") -> None:
     """Print the table: times of the kernel, and how many times faster it is than each."""
     for case in CASES:
         if part in case.name:
-            found = measure(case, 7)
-            ratios = ", ".join(f"{n} {1 / c.ratio.middle:.1f}x" for n, c in found.items())
-            best = min(c.candidate_us for c in found.values())
-            print(f"{case.name:<56} {best:10.1f} us  {ratios} (target {case.target}x)", flush=True)
+            show(case.name, measure_case(case, 7), f"(target {case.target}x)")
     for name, op, arrays in RECURRENCES:
         if part in name:
-            result = measure_op(name, op, arrays, 21)
-            ratio = 1 / result.ratio.middle
-            print(f"{name:<56} {result.candidate_us:10.1f} us  lax.scan {ratio:.1f}x", flush=True)
+            show(name, measure_op(name, op, arrays, 21))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from rlx.dtypes import DType, as_dtype
 from rlx.ops.quantized import DequantMatmul
 from rlx.quant import QuantScheme, pack
 from rlx.types import TensorType
+from rlx_xla.kernels.library import matmul
+from tests.benchmarks.onnx_rivals import OnnxNode
 
 Run = Callable[[], Any]
 
@@ -29,21 +31,27 @@ class Case:
 
     Attributes:
         name: what is measured.
-        kernel: the kernel that has to be chosen.
+        kernel: the kernel that has to be chosen; None where XLA does it as well.
         function: the program, of ``args``.
         args: NumPy arrays.
         target: how many times faster than ``jax.jit`` it has to be on a quiet machine.
         best: the best form of the program for XLA, where that is not the natural one.
         rivals: other engines, name → a run on the same arrays.
+        onnx: the program as a node of ONNX, where it is one.
+        onnx_result: which of its results is the program's (first) one; axes may differ.
+        flops: additions and multiplications, 0 where they are not what it takes time for.
     """
 
     name: str
-    kernel: str
+    kernel: str | None
     function: Callable[..., Any]
     args: tuple[np.ndarray, ...]
     target: float
     best: Callable[..., Any] | None = None
     rivals: dict[str, Run] = field(default_factory=dict[str, Run])
+    onnx: OnnxNode | None = None
+    onnx_result: int = 0
+    flops: float = 0
 
 
 def _rivals(x: np.ndarray, **runs: Callable[[Any], Any]) -> dict[str, Run]:
@@ -65,6 +73,7 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _selections(rng)
     yield from _products(rng)
     yield from _windows(rng)
+    yield from _softmax(rng)
 
 
 def _sorts(rng: np.random.Generator) -> Iterator[Case]:
@@ -86,6 +95,7 @@ def _sorts(rng: np.random.Generator) -> Iterator[Case]:
                 numpy=lambda x, axis=axis: np.sort(x, axis=axis),
                 torch=lambda x, axis=axis: x.sort(dim=axis, stable=True),
             ),
+            onnx=_sorted(x, axis),
         )
     yield Case(
         name="argsort f32, one row of 1M",
@@ -98,6 +108,8 @@ def _sorts(rng: np.random.Generator) -> Iterator[Case]:
             numpy=lambda x: np.argsort(x, kind="stable"),
             torch=lambda x: x.argsort(stable=True),
         ),
+        onnx=_sorted(one, 0),
+        onnx_result=1,
     )
     yield Case(
         name="lexsort of two f32, 100k",
@@ -105,6 +117,17 @@ def _sorts(rng: np.random.Generator) -> Iterator[Case]:
         function=lambda a, b: jnp.lexsort((a, b)),
         args=(one[:100_000], np.round(one[100_000:200_000])),
         target=10,
+    )
+
+
+def _sorted(x: np.ndarray, axis: int) -> OnnxNode:
+    return _greatest(x, x.shape[axis], axis, largest=0)
+
+
+def _greatest(x: np.ndarray, k: int, axis: int, largest: int = 1) -> OnnxNode:
+    attributes = {"axis": axis, "largest": largest}
+    return OnnxNode(
+        kind="TopK", inputs=[x], constants={1: np.array([k])}, results=2, attributes=attributes
     )
 
 
@@ -131,6 +154,9 @@ def _scans(rng: np.random.Generator) -> Iterator[Case]:
                     numpy=lambda x, f=numpy[name], axis=axis: f(x, axis=axis),
                     torch=lambda x, f=torch_name, axis=axis: getattr(x, f)(dim=axis),
                 ),
+                onnx=OnnxNode(kind="CumSum", inputs=[some], constants={1: np.array(axis)})
+                if name == "cumsum"
+                else None,
             )
 
 
@@ -144,6 +170,7 @@ def _selections(rng: np.random.Generator) -> Iterator[Case]:
             args=(x,),
             target=8 if k <= 50 else 3,
             rivals=_rivals(x, torch=lambda x, k=k: x.topk(k)),
+            onnx=_greatest(x, k, 1),
         )
     yield Case(
         name="top_k bf16, 50 of 8 x 131,072",
@@ -166,12 +193,18 @@ def _selections(rng: np.random.Generator) -> Iterator[Case]:
                 numpy=lambda x, axis=axis: np.argmax(x, axis=axis),
                 torch=lambda x, axis=axis: x.argmax(dim=axis),
             ),
+            onnx=OnnxNode(
+                kind="ArgMax",
+                inputs=[data.reshape(shape)],
+                attributes={"axis": axis, "keepdims": 0},
+            ),
         )
 
 
 def _products(rng: np.random.Generator) -> Iterator[Case]:
     w = (rng.normal(size=(4096, 4096)) / 64).astype(np.float32)
-    for dtype, rows in ((DType.BF16, 1), (DType.F16, 1), (DType.F16, 8)):
+    pairs = ((DType.BF16, 8),) if matmul.PAIRS else ()
+    for dtype, rows in ((DType.BF16, 1), *pairs, (DType.F16, 1), (DType.F16, 8)):
         x = rng.normal(size=(rows, 4096)).astype(dtype.numpy)
         for turned in (False, True):
             yield Case(
@@ -181,6 +214,9 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
                 args=(x, w.astype(dtype.numpy)),
                 target=18 if rows == 1 else 5,
                 best=partial(_two_rows, axis=int(turned)) if rows == 1 else None,
+                rivals=_products_of(x, w.astype(dtype.numpy), turned=turned),
+                onnx=_product(x, w.astype(dtype.numpy), turned=turned),
+                flops=2 * rows * w.size,
             )
     for size in (64, 128):
         yield Case(
@@ -189,15 +225,42 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
             function=lambda x, w: x @ w,
             args=(w[:size, :size], w[size : 2 * size, :size]),
             target=1.5,
+            rivals=_products_of(w[:size, :size], w[size : 2 * size, :size], turned=False),
+            onnx=_product(w[:size, :size], w[size : 2 * size, :size], turned=False),
+            flops=2 * size**3,
         )
     for shape, rows in (((64, 64), 1), ((1024, 1024), 1), ((1024, 1024), 2)):
+        x, part = rng.normal(size=(rows, shape[1])).astype(np.float32), w[: shape[0], : shape[1]]
         yield Case(
             name=f"f32, {rows} rows, x @ w.T {list(shape)}",
             kernel="dot_general.cpu.ffi",
             function=lambda x, w: x @ w.T,
-            args=(rng.normal(size=(rows, shape[1])).astype(np.float32), w[: shape[0], : shape[1]]),
+            args=(x, part),
             target=1.5,
+            rivals=_products_of(x, part, turned=True),
+            onnx=_product(x, part, turned=True),
+            flops=2 * rows * part.size,
         )
+
+
+def _product(x: np.ndarray, w: np.ndarray, *, turned: bool) -> OnnxNode:
+    """The matrix is a constant, as in a model, and may be packed beforehand."""
+    return OnnxNode(kind="MatMul", inputs=[x], constants={1: w.T if turned else w})
+
+
+def _products_of(x: np.ndarray, w: np.ndarray, *, turned: bool) -> dict[str, Run]:
+    """NumPy's product of f32, and torch's."""
+    found: dict[str, Run] = {}
+    matrix = w.T if turned else w
+    if x.dtype == np.float32:
+        found["numpy"] = lambda: x @ matrix
+    if importlib.util.find_spec("torch"):
+        torch: Any = importlib.import_module("torch")
+        bits = {DType.BF16.numpy: torch.bfloat16, DType.F16.numpy: torch.float16}
+        made = [torch.from_numpy(np.array(a, np.float32)) for a in (x, w)]
+        left, right = (a.to(bits.get(x.dtype, torch.float32)) for a in made)
+        found["torch"] = lambda: left @ (right.T if turned else right)
+    return found
 
 
 def _windows(rng: np.random.Generator) -> Iterator[Case]:
@@ -220,6 +283,14 @@ def _windows(rng: np.random.Generator) -> Iterator[Case]:
                 function=partial(_convolved, layout=layout, groups=groups),
                 args=(x, w) if last else _channels_first(x, w),
                 target=target,
+                rivals=_convolutions(*_channels_first(x, w), groups),
+                onnx=OnnxNode(
+                    kind="Conv",
+                    inputs=[_channels_first(x, w)[0]],
+                    constants={1: _channels_first(x, w)[1]},
+                    attributes={"auto_pad": "SAME_UPPER", "group": groups},
+                ),
+                flops=2 * shape[1] * shape[2] * w.size,
             )
     for layout in ("NHWC", "NCHW"):
         x = rng.normal(size=(1, 112, 112, 64)).astype(np.float32)
@@ -232,6 +303,15 @@ def _windows(rng: np.random.Generator) -> Iterator[Case]:
             function=pool,
             args=(x,),
             target=2,
+            onnx=OnnxNode(
+                kind="MaxPool",
+                inputs=[x if layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 3, 1, 2))],
+                attributes={
+                    "auto_pad": "SAME_UPPER",
+                    "kernel_shape": [3, 3],
+                    "strides": [2, 2],
+                },
+            ),
         )
         yield Case(
             name=f"max-pool and gradient f32 3x3/2 112^2 x 64, {layout}",
@@ -240,6 +320,29 @@ def _windows(rng: np.random.Generator) -> Iterator[Case]:
             args=(x,),
             target=10 if layout == "NHWC" else 2,
         )
+
+
+def _convolutions(x: np.ndarray, w: np.ndarray, groups: int) -> dict[str, Run]:
+    """Torch's convolution, channels first."""
+    if importlib.util.find_spec("torch") is None:
+        return {}
+    torch: Any = importlib.import_module("torch")
+    image, kernel = torch.from_numpy(x), torch.from_numpy(w)
+    convolve = torch.nn.functional.conv2d
+    return {"torch": lambda: convolve(image, kernel, padding="same", groups=groups)}
+
+
+def _softmax(rng: np.random.Generator) -> Iterator[Case]:
+    x = rng.normal(size=(4096, 1024)).astype(np.float32)
+    yield Case(
+        name="softmax f32 [4096, 1024]",
+        kernel=None,
+        function=jax.nn.softmax,
+        args=(x,),
+        target=1,
+        rivals=_rivals(x, torch=lambda x: x.softmax(-1)),
+        onnx=OnnxNode(kind="Softmax", inputs=[x], attributes={"axis": -1}),
+    )
 
 
 def _convolved(x: jax.Array, w: jax.Array, layout: str, groups: int) -> jax.Array:
@@ -304,5 +407,5 @@ def compiled(case: Case) -> tuple[Callable[..., Any], list[jax.Array]]:
     args = [jnp.asarray(a) for a in case.args]
     jax.block_until_ready(ours(*args))
     chosen = [c.implementation for c in ours.report().kernels]
-    assert case.kernel in chosen, f"{case.name}: {chosen}"
+    assert case.kernel is None or case.kernel in chosen, f"{case.name}: {chosen}"
     return ours, args

@@ -7,15 +7,32 @@ ratio's 95 % interval is at most max(1.02, the upper end of the A/A interval).
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 TOLERATED = 1.02
+
+FEWEST = 5
+"""Rounds of a comparison at least, however long they take."""
+
+_most_seconds: ContextVar[float] = ContextVar("most_seconds", default=math.inf)
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Within it a comparison takes about so long at most: it has fewer rounds, if need be."""
+    token = _most_seconds.set(seconds)
+    try:
+        yield
+    finally:
+        _most_seconds.reset(token)
 
 
 @dataclass(frozen=True)
@@ -85,11 +102,15 @@ def compare(
     """
     runs = [candidate, baseline, control]
     for run in runs:
-        run(20)
-    start = time.perf_counter()
-    baseline(20)
-    one = (time.perf_counter() - start) / 20
+        run(1)
+    warm = [20 if _seconds(run) < 0.005 else 1 for run in runs]
+    for run, count in zip(runs, warm, strict=True):
+        run(count)
+    one = _seconds(baseline, warm[1]) / warm[1]
     calls = max(1, int(round_seconds / one))
+    if _most_seconds.get() < math.inf:
+        whole = sum(_seconds(run, calls) for run in runs)
+        rounds = max(min(rounds, int(_most_seconds.get() / whole)), min(rounds, FEWEST))
     times: list[list[float]] = [[], [], []]
     was_enabled = gc.isenabled()
     gc.disable()
@@ -108,6 +129,13 @@ def compare(
     return Comparison(
         name, interval(ratios), interval(controls), min(times[0]) * 1e6, min(times[1]) * 1e6
     )
+
+
+def _seconds(run: Callable[[int], None], calls: int = 1) -> float:
+    """How long calls take."""
+    start = time.perf_counter()
+    run(calls)
+    return time.perf_counter() - start
 
 
 def interval(values: Sequence[float], *, resamples: int = 400, seed: int = 0) -> Interval:

@@ -1,7 +1,8 @@
 """Writes the README's performance table: runs the benchmarks, on a machine that does nothing else.
 
-``python -m tests.docs.performance`` prints it; with ``--write`` it goes into the README, and
-``--rounds 5`` is quick, for a look.
+``python -m tests.docs.performance`` prints it; with ``--write`` it goes into the README. A
+comparison takes ``--seconds`` at most, so that all end within a quarter of an hour; ``--fast`` is
+for a look. An engine that is not installed leaves a dash.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import os
 import pkgutil
 import platform
 import re
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +23,8 @@ from types import ModuleType
 import jax
 
 import tests.benchmarks
-from tests.benchmarks.timing import Comparison, geometric_mean
+from tests.benchmarks import kernel_rows
+from tests.benchmarks.timing import Comparison, geometric_mean, limited
 from tests.docs.markdown import README, table, with_generated
 
 NAME = "performance"
@@ -32,6 +36,12 @@ HEADER = (
     "two baselines [95 % interval]",
     "not slower",
 )
+APART = frozenset({"bench_generation"})
+"""Benchmarks with a table of their own, which need a model's file."""
+
+SECONDS = 2.0
+"""How long a comparison takes at most: there are about three hundred."""
+
 NOT_JIT = frozenset({"growth", "growth_bare"})
 """Comparisons whose baseline is not ``jax.jit``: the mean leaves them out."""
 
@@ -39,7 +49,7 @@ NOT_JIT = frozenset({"growth", "growth_bare"})
 def modules() -> Iterator[ModuleType]:
     """Every ``tests/benchmarks/bench_*.py`` with a function ``measure``."""
     for info in pkgutil.iter_modules(tests.benchmarks.__path__):
-        if info.name.startswith("bench_"):
+        if info.name.startswith("bench_") and info.name not in APART:
             module = importlib.import_module(f"{tests.benchmarks.__name__}.{info.name}")
             if hasattr(module, "measure"):
                 yield module
@@ -91,22 +101,53 @@ def rows(results: Mapping[str, Comparison]) -> list[list[str]]:
     ]
 
 
-def performance(rounds: int | None) -> str:
+def performance(rounds: int | None, seconds: float = SECONDS) -> str:
     """Run every benchmark; return the table with the machine and the mean.
 
     Args:
         rounds: how often each side is timed, or None for each benchmark's own number.
+        seconds: how long a comparison takes at most.
     """
     parts = [machine()]
-    for module in modules():
-        results = measured(module, {} if rounds is None else {"rounds": rounds})
-        ratios = [r.ratio.middle for key, r in results.items() if key not in NOT_JIT]
-        stem = module.__name__.rpartition(".")[2]
-        parts.append(
-            f"`{stem}`, geometric mean of the ratios {geometric_mean(ratios):.3f}:\n\n"
-            f"{table(HEADER, rows(results))}"
-        )
+    with limited(seconds):
+        for module in modules():
+            stem = module.__name__.rpartition(".")[2]
+            started = time.perf_counter()
+            results = measured(module, {} if rounds is None else {"rounds": rounds})
+            ratios = [r.ratio.middle for key, r in results.items() if key not in NOT_JIT]
+            parts.append(
+                f"`{stem}`, geometric mean of the ratios {geometric_mean(ratios):.3f}:\n\n"
+                f"{table(HEADER, rows(results))}"
+            )
+            _progress(stem, started)
+        parts.append(kernels(rounds or 21))
     return "\n\n".join(parts)
+
+
+def kernels(rounds: int) -> str:
+    """The kernels' table: each against XLA's forms, other engines and the machine itself."""
+    found: list[list[str]] = []
+    for started, row in _timed(kernel_rows.rows(rounds)):
+        found.append(kernel_rows.cells(row))
+        _progress(row.name, started)
+    return (
+        "Kernels: RLX's time over that of `jax.jit` of the natural form, of the best form for XLA "
+        "and of the fastest other engine (NumPy, torch, onnxruntime: where installed), below 1 is "
+        "faster. The floor is what the bytes or the products take by the best copy and the best "
+        f"f32 product of this run.\n\n{table(kernel_rows.HEADER, found)}"
+    )
+
+
+def _timed(items: Iterator[kernel_rows.Row]) -> Iterator[tuple[float, kernel_rows.Row]]:
+    """Each item with when its making began."""
+    started = time.perf_counter()
+    for item in items:
+        yield started, item
+        started = time.perf_counter()
+
+
+def _progress(what: str, started: float) -> None:
+    print(f"{what}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -116,8 +157,12 @@ def main() -> None:
     )
     parser.add_argument("--write", action="store_true", help="put it into the README")
     parser.add_argument("--rounds", type=int, default=None, help="timings of each side")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="that a comparison takes at most"
+    )
+    parser.add_argument("--fast", action="store_true", help="two rounds, for a look")
     options = parser.parse_args()
-    content = performance(options.rounds)
+    content = performance(2 if options.fast else options.rounds, options.seconds)
     if options.write:
         text = README.read_text(encoding="utf-8")
         README.write_text(with_generated(text, NAME, content), encoding="utf-8")
