@@ -9,6 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from tests.rlx_xla.recognize_models import (
     BSHD,
@@ -102,6 +103,26 @@ def dropped(scale: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return function
 
 
+def with_sink(q: Any, k: Any, v: Any, sink: Any) -> Any:
+    """A place beside the keys that takes weight and gives nothing."""
+    scores = _einsum_scores(q, k)
+    beside = jnp.broadcast_to(sink[None, :, None, None], (B, H, S, 1))
+    weights = jax.nn.softmax(jnp.concatenate([scores, beside], -1), -1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights[..., :-1], v)
+
+
+def divided_after(q: Any, k: Any, v: Any) -> Any:
+    scores = q @ k.mT
+    e = jnp.exp(scores - scores.max(-1, keepdims=True))
+    return (e @ v) / e.sum(-1, keepdims=True)
+
+
+def complex_rope(x: Any) -> Any:
+    angles = jnp.arange(S)[:, None] / (100.0 ** (jnp.arange(0, D, 2) / D))
+    turned = lax.complex(x[..., ::2], x[..., 1::2]) * jnp.exp(1j * angles)[None, :, None]
+    return jnp.stack([turned.real, turned.imag], -1).reshape(x.shape)
+
+
 def _eqx_dropout() -> Callable[..., Any]:
     key = jax.random.key(0)
     module = eqx.nn.MultiheadAttention(2, 8, dropout_p=0.1, key=key)
@@ -143,6 +164,12 @@ LOOKALIKES = [
         (*SEQUENCES, bools((B, H, S, S))), {"softmax": 1}, misses=(DROPOUT,)),
     Way("eqx attention with a dropout", _eqx_dropout(), ((S, 8),), {"softmax": 1},
         misses=(DROPOUT,)),
+    Way("attention beside a sink", with_sink, (*SEQUENCES, (H,)), {"softmax": 1}, misses=(
+        "its weights are a part of a softmax over more keys, as beside a sink",)),
+    Way("attention that divides last", divided_after, QKV, {}, misses=(
+        "its weights are divided by their sum after the product with v, and not before",)),
+    Way("rope by complex numbers", complex_rope, (BSHD,), {}, misses=(
+        "it turns pairs as complex numbers, and the op takes sines and cosines",)),
     Way("a bias that is scaled away", lambda q, k, v, bias: jax.nn.softmax(
         bias - q @ k.mT, -1) @ v, (*QKV, (B, H, S, S)), {"softmax": 1}),
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from rlx.passes.recognize.attention_axes import (
     ungrouped,
     without_group,
 )
+from rlx.passes.recognize.attention_near import report_near
 from rlx.passes.recognize.masks import Bounds, bounds_of, smallest
 from rlx.passes.recognize.matcher import (
     MAX_STEPS,
@@ -33,7 +34,7 @@ from rlx.passes.recognize.matcher import (
     all_static,
     near,
 )
-from rlx.passes.recognize.softmax import SoftmaxOf, hidden_under, softmax_of
+from rlx.passes.recognize.softmax import SoftmaxOf, softmax_of
 
 _LARGE = -1e9
 """A mask's number that is at most this hides a key as −Inf does; −1e4, say, may not."""
@@ -86,43 +87,7 @@ def attention(search: Search, node: Node) -> Match | None:
         if softmax is not None:
             return _attention(search, node, index, weights, softmax)
         summed = op.lhs_contracting if index == 0 else op.rhs_contracting
-        dropped = _dropped(search, weights)
-        if dropped is not None and summed == (dropped.axis,):
-            search.miss(node, "attention", _why_dropped(search, weights, dropped))
-    return None
-
-
-def _why_dropped(search: Search, weights: Value, softmax: SoftmaxOf) -> str:
-    """Why a softmax of which some elements are made 0 or scaled is not that of attention."""
-    mask = weights.node.inputs[0]
-    if hidden_under(search, softmax.x, mask) == -math.inf:
-        return (
-            "its hidden weights are made 0 once more: a row is 0 where all keys are hidden, and "
-            "NaN where their scores are −Inf, and the op gives one of both"
-        )
-    return "its weights are multiplied or chosen from before they meet v, as by a dropout"
-
-
-def _dropped(search: Search, value: Value) -> SoftmaxOf | None:
-    """A softmax of which some elements are made 0 or scaled."""
-    for _ in range(MAX_STEPS):
-        op, inputs = value.node.op, value.node.inputs
-        if isinstance(op, Select) and search.number(inputs[2]) == 0:
-            value = search.behind(inputs[1])
-        elif isinstance(op, Div) and search.number(inputs[1]) is not None:
-            value = search.behind(inputs[0])
-        elif isinstance(op, Mul):
-            sides = [search.behind(v) for v in inputs]
-            softened = [v for v in sides if softmax_of(search, v) is not None]
-            rest = softened or [v for v in sides if search.number(v) is None]
-            if len(rest) != 1:
-                return None
-            (value,) = rest
-        else:
-            return None
-        found = softmax_of(search, value)
-        if found is not None:
-            return found
+        report_near(search, node, weights, summed)
     return None
 
 

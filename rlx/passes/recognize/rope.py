@@ -9,6 +9,7 @@ from rlx import dims
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ops.arithmetic import Add, Mul, Neg, Sub
+from rlx.ops.complex_fft import Complex
 from rlx.ops.position import DTYPES, Rope, RopeStyle
 from rlx.ops.shape import Concatenate, Narrow, Reshape, Slice, Split
 from rlx.ops.transcendental import Cos, Sin
@@ -300,7 +301,21 @@ def _is_doubled(search: Search, value: Value) -> bool:
     return False
 
 
+def complex_turn(search: Search, node: Node) -> Match | None:
+    """A near miss: pairs that are turned as complex numbers."""
+    halves = [_part(search, v) for v in node.inputs]
+    if not isinstance(node.op, Complex) or None in halves:
+        return None
+    first, second = (part for part in halves if part is not None)
+    turned = any(isinstance(reader.op, Mul) for reader in search.readers(node.results[0]))
+    if turned and first.source is second.source and (first.place, second.place) in _PAIRS:
+        why = "it turns pairs as complex numbers, and the op takes sines and cosines"
+        search.miss(node, "rope", why)
+    return None
+
+
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {
+    Complex: (complex_turn,),
     Concatenate: (rope,),
     Reshape: (rope,),
     Add: (rope,),
