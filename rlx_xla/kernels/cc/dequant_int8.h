@@ -165,6 +165,7 @@ void Rows(const uint8_t* weight, int64_t begin, int64_t end, int64_t k, const Ro
 
 constexpr int64_t kRows = 4;
 constexpr int64_t kGrain = 1 << 17;  // products that are worth a piece of their own
+constexpr int64_t kStretch = 1 << 17;  // bytes of weights that stay cached while rows of x go by
 
 // Rows of x, rounded.
 template <typename Block>
@@ -231,17 +232,22 @@ void Matmul(const Pool& pool, const T* x, int64_t rows, int64_t k, const uint8_t
   ParallelFor(pool, rows, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) rounded.Round(m, x + m * k);
   });
+  const int64_t row_bytes = k / Block::kElements * Block::kBytes;
+  const int64_t stretch = std::max<int64_t>(4, kStretch / (row_bytes + 1) / 4 * 4);
   ParallelFor(pool, n, kGrain / (rows * k + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t first = 0; first < rows; first += kRows) {
-      const int64_t count = std::min(kRows, rows - first);
-      Rounded tile[kRows] = {};
-      for (int64_t m = 0; m < count; ++m) tile[m] = rounded.Row(first + m);
-      float* to = out + first * n + begin;
-      switch (count) {
-        case 1: Rows<Block, 1>(weight, begin, end, k, tile, to, n); break;
-        case 2: Rows<Block, 2>(weight, begin, end, k, tile, to, n); break;
-        case 3: Rows<Block, 3>(weight, begin, end, k, tile, to, n); break;
-        default: Rows<Block, 4>(weight, begin, end, k, tile, to, n); break;
+    for (int64_t from = begin; from < end; from += stretch) {
+      const int64_t to = std::min(from + stretch, end);
+      for (int64_t first = 0; first < rows; first += kRows) {
+        const int64_t count = std::min(kRows, rows - first);
+        Rounded tile[kRows] = {};
+        for (int64_t m = 0; m < count; ++m) tile[m] = rounded.Row(first + m);
+        float* made_at = out + first * n + from;
+        switch (count) {
+          case 1: Rows<Block, 1>(weight, from, to, k, tile, made_at, n); break;
+          case 2: Rows<Block, 2>(weight, from, to, k, tile, made_at, n); break;
+          case 3: Rows<Block, 3>(weight, from, to, k, tile, made_at, n); break;
+          default: Rows<Block, 4>(weight, from, to, k, tile, made_at, n); break;
+        }
       }
     }
     if constexpr (!kDirect) {

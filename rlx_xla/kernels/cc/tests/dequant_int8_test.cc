@@ -109,6 +109,24 @@ void TestThreads() {
   }
 }
 
+// Long rows are taken few at a time for all rows of x: the same as for each alone.
+template <typename Block>
+void TestStretches() {
+  const int64_t rows = 5, n = 23, k = 16384;
+  auto x = Exactly<float>(rows * k);
+  for (int64_t i = 0; i < rows * k; ++i) x[i] = Uniform();
+  const auto w = RandomBlocks<Block>(n * k / Block::kElements);
+  std::vector<float> together(rows * n);
+  rlx::int8::Matmul<Block>(rlx::testing::FullPool{}, x.get(), rows, k, w.get(), n,
+                           together.data());
+  std::vector<float> alone(n);
+  for (int64_t m = 0; m < rows; ++m) {
+    rlx::int8::Matmul<Block>(rlx::testing::FullPool{}, x.get() + m * k, 1, k, w.get(), n,
+                             alone.data());
+    CHECK(std::memcmp(alone.data(), together.data() + m * n, n * sizeof(float)) == 0);
+  }
+}
+
 // A block with what is not finite gives NaN in its row alone; what is too small gives zero.
 template <typename Block>
 void TestExtremes() {
@@ -157,6 +175,7 @@ template <typename Block>
 void TestAll() {
   TestRounded<Block>();
   TestThreads<Block, float>();
+  TestStretches<Block>();
   TestExtremes<Block>();
 }
 
