@@ -192,6 +192,7 @@ class XlaExecutable(AbstractExecutable):
             keepalive=lowered.keepalive,
             spread=spread,
         )
+        self.cache_key = key  # what the compile cache has the program under, where it has it
         started = time.perf_counter()
         self.loaded = _from_disk(build, kept, key, graph.name)
         self.fast_call = self.loaded.fast_call
@@ -255,7 +256,7 @@ def _from_disk(
         except CompileError:  # of another machine, or damaged before its checksum was made
             kept.drop(key)
     loaded = build()
-    if loaded.compile_seconds > 0 and loaded.compile_seconds >= min_compile_seconds():
+    if loaded.is_fresh and loaded.compile_seconds >= min_compile_seconds():
         try:
             program = loaded.serialize()
         except CompileError:  # the platform has no such form

@@ -6,11 +6,14 @@ Every XLA compile of the project goes through ``compile_module``.
 from __future__ import annotations
 
 import hashlib
+import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.core
+import jax.monitoring
 import numpy as np
 from jax._src import array as _array
 from jax._src import compiler as _compiler
@@ -47,6 +50,25 @@ PROFILE_FIELD: str | None = next(
 """The field of PROFILE_STATE that is not None while ``jax.profiler`` records."""
 
 
+_HITS = threading.local()
+
+
+def _count_hits(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _HITS.count = cache_hits() + 1
+
+
+jax.monitoring.register_event_listener(_count_hits)
+
+
+def cache_hits() -> int:
+    """Return how many programs JAX's persistent cache gave this thread in place of a compile.
+
+    On CPUs such a program serialises without its code: what is made of that does not run.
+    """
+    return getattr(_HITS, "count", 0)
+
+
 def backend_platforms() -> list[str]:
     """Return the platforms whose backends start here, the default one first: ``["cpu"]``."""
     default = jax.default_backend()
@@ -79,6 +101,18 @@ def compile_options_digest(device: Device, compiler_options: Mapping[str, Any] |
     """Return a digest of all options of a compile, those of XLA_FLAGS included."""
     options = _compile_options(device, compiler_options).SerializeAsString()
     return hashlib.sha256(options).hexdigest()[:16]
+
+
+def settings_digest() -> str:
+    """Return a digest of JAX's settings, those of its cache and its logs left out.
+
+    What a function traces to may depend on any of them, in this thread.
+    """
+    quiet = ("cache", "log", "dump")
+    found = {k: v for k, v in jax.config.values.items() if not any(word in k for word in quiet)}
+    text = f"{sorted(found.items(), key=str)} {_config.trace_context()}"
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)  # an object of JAX's that has no text of its own
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def hot_path_problem() -> str | None:

@@ -101,19 +101,26 @@ def program_key(
         roles: how arguments and results are used: bound, donated, resident ….
         options: XLA's flags.
     """
-    versions = {name: _version(name) for name in ("jax", "jaxlib", "rlx-xla")}
-    client = device.client
-    target = [client.platform, client.platform_version, device.device_kind, _processor()]
     parts = {
         "lir": lir.fingerprint(),
         "program": hashlib.sha256(program.encode()).hexdigest(),
-        "target": " · ".join(str(t).split("\n")[0] for t in target),
-        "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
+        **target_parts(device),
         "roles": json.dumps(roles, sort_keys=True, default=str),
         "options": json.dumps(options, sort_keys=True, default=str),
         "flags": jax_client.compile_options_digest(device, options),
     }
     return ProgramKey(parts, str(lir.graph))
+
+
+def target_parts(device: Any) -> dict[str, str]:
+    """Parts of a key that say which device and versions a program is of."""
+    versions = {name: _version(name) for name in ("jax", "jaxlib", "rlx-xla")}
+    client = device.client
+    target = [client.platform, client.platform_version, device.device_kind, _processor()]
+    return {
+        "target": " · ".join(str(t).split("\n")[0] for t in target),
+        "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
+    }
 
 
 def min_compile_seconds() -> float:

@@ -55,6 +55,7 @@ class LoadedExecutable:
         unbound: indices of the arguments that a call passes.
         resident: index of a resident argument → the output that feeds it.
         compile_seconds: what the compile took, in seconds; 0.0 on the composable path.
+        is_fresh: compiled here, not taken from a cache; only such a program can be serialised.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class LoadedExecutable:
         "device",
         "fast_call",
         "fast_call_one",
+        "is_fresh",
         "name",
         "resident",
         "result_handlers",
@@ -182,6 +184,7 @@ class LoadedExecutable:
         self._lock = threading.Lock()
         self._bound_buffers: dict[int, jax.Array] = {}
         self.compile_seconds = 0.0
+        self.is_fresh = False
         composable = path == "composable" or (path == "auto" and HOT_PATH_PROBLEM is not None)
         composable = composable or spread is not None
         if composable and host_callbacks:
@@ -298,7 +301,7 @@ class LoadedExecutable:
         return module
 
     def _compile(self) -> Any:
-        start = time.perf_counter()
+        start, hits = time.perf_counter(), jax_client.cache_hits()
         loaded = jax_client.compile_module(
             self._module(),
             self.device,
@@ -307,6 +310,7 @@ class LoadedExecutable:
             host_callbacks=self._keepalive[1],
         )
         self.compile_seconds = time.perf_counter() - start
+        self.is_fresh = hits == jax_client.cache_hits()
         return loaded
 
     def _compile_spread(self) -> Any:
