@@ -290,7 +290,7 @@ class LanguageModel:
         size = self._capacity(padded + max_tokens, capacity)
         self.timings = Timings(prompt_tokens=sum(map(len, rows)))
         self._prepare(len(rows), chunk, size)
-        ready = (len(rows), 1, size) in self._programs.compiled()
+        ready = self._programs.has(len(rows), 1, size)
         start = np.asarray([padded - len(row) for row in rows], np.int32)
         settings, seed = options.array(), np.uint32(options.seed)
 
@@ -344,10 +344,9 @@ class LanguageModel:
 
     def _prepare(self, batch: int, chunk: int, size: int) -> None:
         began = time.perf_counter()
-        if (batch, chunk, size) not in self._programs.compiled():
-            first = not self._programs.compiled()
-            self._programs.get(batch, chunk, size)
-            if first and self._file is not None:  # the weights are on the device
+        if not self._programs.has(batch, chunk, size):
+            self._programs.prepare(batch, chunk, size)
+            if self._file is not None:  # the weights are on the device
                 self._file.release()
                 self._file = None  # and with it what only the tokenizer's making needs
             trim()

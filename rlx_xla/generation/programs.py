@@ -6,9 +6,9 @@ where they lie, and they never leave the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,14 @@ from rlx.options.compile import CompileOptions
 from rlx.packing import Repacked, repacked
 from rlx.session import Session, TracedFunction
 from rlx_xla.generation import sampling
+from rlx_xla.generation.ready import ReadyProgram, ReadyPrograms
 from rlx_xla.models import decoder, decoder_loop
 from rlx_xla.models.decoder_config import DecoderConfig
+from rlx_xla.runtime.client import find_device
 from rlx_xla.tracing.trace import trace
+
+Key: TypeAlias = "tuple[int, int, int]"
+"""Batch, tokens of a call, capacity of the caches."""
 
 STATE = ("offset", "seen", "caches")
 """Arguments of a step that its results replace."""
@@ -79,7 +84,34 @@ class Programs:
         self._session = session
         self._config = config
         self._params = params if joined is None else joined
-        self._compiled: dict[tuple[int, int, int], CompiledGraph] = {}
+        self._compiled: dict[Key, CompiledGraph] = {}
+        self._ready: dict[Key, ReadyProgram] = {}
+        self._names: tuple[str, ...] = ()  # of the params, in the order of their leaves
+
+    def prepare(self, batch: int, seq: int, capacity: int) -> None:
+        """Load or compile the program that a step of these sizes runs."""
+        key = (batch, seq, capacity)
+        if self.has(*key):
+            return
+        store = None if self._native else self._store()
+        found = None if store is None else store.load(self._config.architecture, key)
+        if found is None:
+            made = self.get(*key)
+            if store is not None:
+                inputs = [v.name for v in made.graph.inputs]
+                store.save(key, made, self._names, _donated(inputs))
+            return
+        held = self._arrays()
+        if held is None:
+            held = dict(zip(found.params, self._leaves(), strict=True))
+        found.loaded.bind({**held})
+        jax.block_until_ready(list(found.arrays().values()))
+        self._ready[key] = found
+
+    def has(self, batch: int, seq: int, capacity: int) -> bool:
+        """Whether a step of these sizes runs at once."""
+        key = (batch, seq, capacity)
+        return key in self._compiled or key in self._ready
 
     def get(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
         """Return the program for `seq` tokens in each of `batch` rows of `capacity` positions."""
@@ -88,9 +120,27 @@ class Programs:
             self._compiled[key] = self._compile(*key)
         return self._compiled[key]
 
-    def compiled(self) -> Mapping[tuple[int, int, int], CompiledGraph]:
-        """What has been compiled so far, by batch, seq and capacity."""
-        return dict(self._compiled)
+    def compiled(self) -> Mapping[Key, CompiledGraph]:
+        """The programs in use, by batch, seq and capacity; graphs of those that had none so far."""
+        return {key: self.get(*key) for key in (*self._ready, *self._compiled)}
+
+    def _arrays(self) -> dict[str, Any] | None:
+        """Params on the device, by name; None where there is no program so far."""
+        if self._compiled:
+            return next(iter(self._compiled.values())).params()
+        if self._ready:
+            return next(iter(self._ready.values())).arrays()
+        return None
+
+    def _leaves(self) -> list[Any]:
+        return jax.tree_util.tree_leaves(self._params)
+
+    def _store(self) -> ReadyPrograms:
+        leaves = [(leaf.shape, str(leaf.dtype)) for leaf in self._leaves()]
+        tree = jax.tree_util.tree_structure(self._params)
+        kinds = (self._config, np.dtype(self._cache_dtype).name, self._loops, leaves, str(tree))
+        device = find_device(self._session.device)
+        return ReadyPrograms(device, repr(kinds), CompileOptions())
 
     def start(self, batch: int, capacity: int) -> State:
         """Return an empty state."""
@@ -125,9 +175,9 @@ class Programs:
             capacity: of the caches.
         """
         batch, seq = ids.shape
-        made = self.get(batch, seq, capacity)(
-            ids, start, settings, seed, state.offset, state.seen, state.caches
-        )
+        key = (batch, seq, capacity)
+        run = self._ready.get(key) or self.get(*key)
+        made = run(ids, start, settings, seed, state.offset, state.seen, state.caches)
         token, logprob, offset, seen, caches = made
         return replace(state, token=token, logprob=logprob, offset=offset, seen=seen, caches=caches)
 
@@ -166,23 +216,25 @@ class Programs:
 
     def _compile(self, batch: int, seq: int, capacity: int) -> CompiledGraph:
         traced = self._traced(batch, seq, capacity)
-        earlier = next(iter(self._compiled.values()), None)
+        held = self._arrays()
+        self._names = tuple(traced.params)
         if self._native:
-            leaves = jax.tree_util.tree_leaves(self._params) if earlier is None else ()
+            leaves = self._leaves() if held is None else ()
             values = dict(zip(traced.params, leaves, strict=False))
             params = {name: values.get(name) for name in traced.params}
             traced = repacked(Repacked(traced.graph, traced.signature, params))
-        names = [v.name for v in traced.graph.inputs]
-        donated = frozenset(n for n in names if n.partition("/")[0] in STATE)
-        options = CompileOptions(donate=donated)
-        compiled = self._session.compile(traced, options=options)
-        if earlier is not None:
-            compiled.share_params_from(earlier)
-        elif not self._native:
-            paths = jax.tree_util.tree_leaves(self._params)
-            compiled.set_params(dict(zip(traced.params, paths, strict=True)))
+        donated = _donated([v.name for v in traced.graph.inputs])
+        compiled = self._session.compile(traced, options=CompileOptions(donate=donated))
+        if held is None and not self._native:
+            held = dict(zip(traced.params, self._leaves(), strict=True))
+        if held is not None:
+            compiled.set_params(held)
             jax.block_until_ready(list(compiled.params().values()))
         return compiled
+
+
+def _donated(inputs: Sequence[str]) -> frozenset[str]:
+    return frozenset(name for name in inputs if name.partition("/")[0] in STATE)
 
 
 def _step(
