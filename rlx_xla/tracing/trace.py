@@ -61,6 +61,12 @@ def trace(
     dim) has no one graph: the result is then a ``TemplateTraced``, which compiles like any trace
     and is traced anew for every size.
 
+    A comparison that is false for a symbol (``n == 5``), or a size looked up in a dict or a set,
+    stops no trace. What is returned knows of such questions, and compiled it traces anew for the
+    sizes whose answer is another. Its ``graph`` alone does not, nor what ``rlx.save`` writes of it:
+    such a graph is what the function does for sizes that none of its questions singles out
+    (``traced.template.asked``, ``traced.template.keyed``).
+
     Args:
         fn: any function that ``jax.jit`` takes.
         args: positional arguments: pytrees of arrays, numbers, ``jax.ShapeDtypeStruct`` or specs

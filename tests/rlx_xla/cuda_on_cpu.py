@@ -1,7 +1,8 @@
 """Sources of ``rlx_xla/kernels/cuda`` as C++ for the CPU: their arithmetic without a GPU.
 
 Functions that are instructions written as text are replaced, and declarations of shared memory;
-all else is compiled as it is (``cuda_on_cpu.h``).
+all else is compiled as it is (``cuda_on_cpu.h``). Threads run one after another from wait to wait,
+so that a wait that is missing may go unseen.
 """
 
 from __future__ import annotations
