@@ -20,6 +20,7 @@ from rlx_xla.cli.generate import (
 )
 from rlx_xla.cli.group import Device, Traceback
 from rlx_xla.cli.progress import Steps
+from rlx_xla.cli.threads import Threads, use_threads
 
 
 def chat(
@@ -35,6 +36,7 @@ def chat(
     inputs: Inputs = "int8",
     weights: Weights = None,
     device: Device = "cpu",
+    threads: Threads = None,
     traceback: Traceback = False,
 ) -> None:
     """Talk with a language model, in its own chat format; an empty line ends.
@@ -45,6 +47,7 @@ def chat(
     from rlx_xla.generation.model import LanguageModel
     from rlx_xla.generation.sampling import SamplingOptions
 
+    use_threads(threads)
     steps = Steps()
     opened = steps.run(
         "open", lambda: LanguageModel(model, device=device, inputs=inputs, weights=weights)

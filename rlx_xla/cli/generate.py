@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rlx_xla.cli.group import Device, Json, Traceback
 from rlx_xla.cli.progress import Steps
+from rlx_xla.cli.threads import Threads, use_threads
 
 if TYPE_CHECKING:
     from rlx_xla.generation.model import LanguageModel
@@ -80,6 +81,7 @@ def generate(
     report: Report = False,
     as_json: Json = False,
     device: Device = "cpu",
+    threads: Threads = None,
     traceback: Traceback = False,
 ) -> None:
     """Continue prompts with a language model; packed weights stay packed.
@@ -95,6 +97,7 @@ def generate(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, seed=seed,
     )  # fmt: skip
+    use_threads(threads)
     steps = Steps(quiet=as_json)
     opened = steps.run(
         "open", lambda: LanguageModel(model, device=device, inputs=inputs, weights=weights)

@@ -154,3 +154,39 @@ def test_a_template_that_is_damaged_says_so(tmp_path: Path, rng: np.random.Gener
     found = tokenizer(tiny_gguf.write(tmp_path / "m.gguf", rng, template="{{ messages[7].x.y }}"))
     with pytest.raises(FormatError, match=r"chat \[template\]: a template that renders"):
         chat_prompt(found, [{"role": "user", "content": "hi"}])
+
+
+# The command line.
+
+
+def test_threads_are_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("typer")
+    from rlx_xla._jax_compat import client
+    from rlx_xla.cli.threads import use_threads
+
+    kept: list[list[int]] = []
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {7, 3, 5}, raising=False)
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, to: kept.append(to), raising=False)
+    monkeypatch.setattr(client, "has_started", lambda: False)
+    use_threads(None)
+    use_threads(2)
+    assert kept == [[3, 5]]
+    few = "--threads: at most 3 is required, the processors of this process; got 4. Lower it."
+    with pytest.raises(RunError, match=f"^{re.escape(few)}$"):
+        use_threads(4)
+    monkeypatch.setattr(client, "has_started", lambda: True)
+    late = (
+        "--threads: a process is required in which JAX has not started its threads; it has. Set it "
+        "first."
+    )
+    with pytest.raises(RunError, match=f"^{re.escape(late)}$"):
+        use_threads(1)
+    monkeypatch.setattr("sys.platform", "darwin")
+    other = (
+        "--threads: Linux is required, where a process can be kept to some processors; this is "
+        "darwin. Leave it out."
+    )
+    with pytest.raises(RunError, match=f"^{re.escape(other)}$"):
+        use_threads(1)
+    assert len(kept) == 1

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,21 +50,35 @@ print(json.dumps([grown, mapped, sizes, model.packed_bytes, text]))
 """
 
 
-@needs_smollm2
-def test_the_weights_are_in_memory_once() -> None:
-    path = os.path.realpath(default_path())
+def run(path: str, environment: dict[str, str]) -> list[Any]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, path],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
     )
     assert done.returncode == 0, done.stderr
-    grown, mapped, told, packed, text = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_smollm2
+@pytest.mark.parametrize("warm", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_weights_are_in_memory_once(warm: bool, tmp_path: Path) -> None:
+    path = os.path.realpath(default_path())
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    said = [run(path, cache if warm else {}) for _ in range(1 + warm)]
+    grown, mapped, told, packed, text = said[-1]
     size = os.path.getsize(path)
     assert text.startswith(" Paris")
     # The products read the file's pages where they lie.
     assert 0.9 * size <= mapped <= 1.01 * size
     # The rest does not grow with the weights: modules 16 MiB, vocabulary 7, what tracing and XLA
-    # leave of two programs; 59 to 75 MiB were seen, 1.6 to 1.75 times the file in all.
-    assert grown - mapped <= 100 << 20
+    # leave of two programs; 85 MiB were seen, and 57 where the compile cache has the programs.
+    assert grown - mapped <= (70 << 20 if warm else 100 << 20)
     # The report says the same of the file, and no more of the process.
     reported, pages, weights, state = told
     assert weights == packed
