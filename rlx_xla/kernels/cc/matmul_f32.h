@@ -27,12 +27,12 @@ namespace rlx {
 namespace f32 {
 
 constexpr int64_t kVector = 16;
-constexpr int kVectors = 3;                            // of a tile
-constexpr int64_t kColumns = kVector * kVectors;       // of a tile
-constexpr int64_t kRows = 8;                           // of x in a tile
-constexpr int64_t kDepth = 16;                         // rows of w in a block
-constexpr int64_t kWidth = 8 * kColumns;               // and columns
-constexpr int64_t kGrain = 256 * 1024;                 // products that are worth a second thread
+constexpr int kVectors = 3;                       // of a tile
+constexpr int64_t kColumns = kVector * kVectors;  // of a tile
+constexpr int64_t kRows = 8;                      // of x in a tile
+constexpr int64_t kDepth = 16;                    // rows of w in a block
+constexpr int64_t kWidth = 8 * kColumns;          // and columns
+constexpr int64_t kGrain = 256 * 1024;            // products that are worth a second thread
 
 // A block of a matrix. The first one of a sum starts it.
 struct Block {
@@ -43,8 +43,8 @@ struct Block {
   bool first;
 };
 
-// acc[m * acc_stride + c] (+)= x[m] . w[:, c] for kX rows of x and up to kColumns columns from c on.
-// Of a masked tile `left` columns exist. kFetch asks for the same tile of the next block.
+// acc[m * acc_stride + c] (+)= x[m] . w[:, c] for kX rows of x and up to kColumns columns from c
+// on. Of a masked tile `left` columns exist. kFetch asks for the same tile of the next block.
 template <int kX, bool kMasked, bool kFetch>
 RLX_AVX512 void Tile(const Block& w, int64_t c, int64_t left, const float* x, int64_t x_stride,
                      float* acc, int64_t acc_stride) {
