@@ -29,6 +29,23 @@ CONVOLUTIONS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...
     ((2, 12, 11, 3), (24, 6, 2, 1), {"window_strides": (3, 2), "feature_group_count": 2}),
     ((1, 130, 2, 2), (3, 130, 2, 2), {"padding": ((1, 1), (1, 1))}),
     ((1, 300, 3, 3), (20, 300, 1, 1), {}),
+    # A kernel for each channel; the last one has more taps than those sums take.
+    (
+        (2, 37, 9, 7),
+        (37, 1, 3, 3),
+        {"padding": ((1, 1), (0, 2)), "window_strides": (2, 1), "feature_group_count": 37},
+    ),
+    (
+        (1, 24, 8, 9),
+        (24, 1, 5, 5),
+        {"padding": ((3, 4), (-1, 2)), "rhs_dilation": (1, 2), "feature_group_count": 24},
+    ),
+    (
+        (3, 19, 30),
+        (19, 1, 4),
+        {"padding": ((5, 1),), "window_strides": (3,), "feature_group_count": 19},
+    ),
+    ((1, 2, 13, 12), (2, 1, 12, 11), {"feature_group_count": 2}),
     ((0, 2, 5, 5), (3, 2, 3, 3), {}),
     ((1, 2, 2, 2), (3, 2, 3, 3), {}),
     ((2, 3, 65), (5, 3, 4), {"window_strides": (3,), "padding": ((2, 1),)}),
@@ -68,6 +85,10 @@ def convolutions(rng: np.random.Generator) -> Iterator[Sample]:
     x[0, 1, 2, 3], x[0, 2, 5, 5], w[0, 0, 0, 0] = np.nan, np.inf, -np.inf
     bound = Tolerance(atol=1e-4, rtol=1e-5)
     yield Sample(general(4, padding=((1, 1),) * 2), (x, w), "infinities", tolerance=bound)
+    x, w = draw(rng, DType.F32, (1, 6, 6, 21)), draw(rng, DType.F32, (3, 3, 1, 21))
+    x[0, 1, 2, 3], x[0, 5, 5, 20], w[0, 0, 0, 7], w[2, 1, 0, 19] = np.nan, np.inf, -np.inf, np.nan
+    op = general(4, **NHWC, padding=((1, 1),) * 2, feature_group_count=21)
+    yield Sample(op, (x, w), "infinities of channels", tolerance=bound)
 
 
 WINDOWS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Any], ...] = (

@@ -44,6 +44,8 @@ class Specialize(AbstractPass):
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
         applied: Counter[str] = Counter()
         rules = RULES.get(ctx.platform, ())
+        if ctx.platform == "cpu":
+            rules = (*rules, *convolution.rules(ctx))
         # A device that is told which ops it may be given is given no others.
         free = ctx.platform == "cpu" and not ctx.options.supported_ops
         if free:

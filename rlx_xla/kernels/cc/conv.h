@@ -7,6 +7,7 @@
 // Algorithm: gemm.h without a matrix of windows. Channels last: rows are places, read where they
 //   lie (or copied, a block at a time, where a row of channels is short), and panels are of the
 //   kernel. Channels first: rows are output channels, and panels are copied from the windows.
+//   Channels last with a kernel for each channel: depthwise.h.
 #ifndef RLX_KERNELS_CONV_H_
 #define RLX_KERNELS_CONV_H_
 
@@ -16,6 +17,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "depthwise.h"
 #include "gemm.h"
 
 namespace rlx {
@@ -286,8 +288,13 @@ template <typename Pool, typename T>
 void Conv(const Pool& pool, const ConvShape& s, const T* x, const T* w, T* y) {
   std::unique_ptr<Scratch<float>> wide_x, wide_w;
   const int64_t k = s.taps() * s.features();
-  const float* from = conv::Wide(pool, x, s.batch * s.in_channels * s.in[0] * s.in[1], &wide_x);
   const float* kernel = conv::Wide(pool, w, k * s.out_channels, &wide_w);
+  const bool depthwise = s.groups > 1 && s.features() == 1 && s.outputs() == 1;
+  if (s.channels_last && depthwise && k > 0 && k <= kDepthwiseTaps) {
+    Depthwise(pool, s, x, kernel, y);
+    return;
+  }
+  const float* from = conv::Wide(pool, x, s.batch * s.in_channels * s.in[0] * s.in[1], &wide_x);
   if (s.channels_last) {
     Scratch<float> zeros(s.features());
     std::fill(zeros.get(), zeros.get() + s.features(), 0.0f);

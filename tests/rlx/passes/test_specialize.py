@@ -92,6 +92,37 @@ def test_small_groups(layout: str, dtype: str, draw: int, rng: np.random.Generat
     assert "conv_general_dilated" not in names(made)
 
 
+@pytest.mark.parametrize(
+    ("layout", "dtype", "per_group", "left"),
+    [
+        ("nhwc", "f32", 1, True),
+        ("nhwc", "f32", 2, False),
+        ("nhwc", "bf16", 1, False),
+        ("nchw", "f32", 1, False),
+    ],
+)
+def test_depthwise_is_left_to_a_kernel(layout: str, dtype: str, per_group: int, left: bool) -> None:
+    lhs_spec, rhs_spec, out_spec = LAYOUTS[layout]
+    op = ConvGeneralDilated(
+        window_strides=(1, 1),
+        padding=((1, 1), (1, 1)),
+        lhs_dilation=(1, 1),
+        rhs_dilation=(1, 1),
+        lhs_spec=lhs_spec,
+        rhs_spec=rhs_spec,
+        out_spec=out_spec,
+        feature_group_count=4,
+    )
+    b = GraphBuilder()
+    x = b.input("x", _type(dtype, placed((2, 4, 8, 8), lhs_spec)))
+    w = b.input("w", _type(dtype, placed((4 * per_group, 1, 3, 3), rhs_spec)))
+    graph = b.build(op(x, w))
+    for has_kernel, kept in ((lambda node: True, left), (lambda node: False, False)):
+        ctx = PassContext(platform="cpu", has_kernel=has_kernel)
+        made = Specialize().run(graph, ctx)
+        assert ("conv_general_dilated" in names(made)) == kept
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_weight_gradient(layout: str, dtype: str, rng: np.random.Generator) -> None:

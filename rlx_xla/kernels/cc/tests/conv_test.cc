@@ -77,6 +77,9 @@ ConvShape Drawn() {
   s.batch = Below(3);
   s.in_channels = s.groups * (Below(4) == 0 ? 60 + Below(20) : Below(12));
   s.out_channels = s.groups * (1 + Below(40));
+  if (Below(3) == 0) {  // a kernel for each channel
+    s.groups = s.in_channels = s.out_channels = 1 + Below(75);
+  }
   for (int axis = 0; axis < 2; ++axis) {
     s.in[axis] = Below(12);
     s.kernel[axis] = 1 + Below(4);
