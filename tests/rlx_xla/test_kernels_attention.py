@@ -251,7 +251,7 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("shapes", "attributes", "message"),
     [
-        ([(1, 3, 2, 4)] * 3, {"mask": np.int64(6)}, "a mask from 0 to 5"),
+        ([(1, 3, 2, 4)] * 3, {"mask": np.int64(7)}, "a mask from 0 to 6"),
         ([(1, 3, 2, 4)] * 3, {"empty_rows": np.int64(3)}, "empty_rows from 0 to 2"),
         ([(1, 3, 2, 4)] * 3, {"head_dim": np.int64(5)}, "2 heads of 5 are required"),
         ([(1, 3, 2, 4), (1, 4, 2, 4), (1, 3, 2, 4)], {}, r"got \[1, 3, 2, 4\], \[1, 4, 2, 4\]"),

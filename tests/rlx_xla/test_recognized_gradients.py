@@ -1,4 +1,4 @@
-"""Gradients of attention under a soft cap, however autodiff writes the slope of the cap."""
+"""Gradients of attention under a soft cap, however autodiff writes the slope, and of a bias."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rlx.ir.graph import Graph
 from rlx.passes import Canonicalize, EliminateCommonSubexpressions, InlineCalls, Recognize
 from rlx.passes.base import PassContext
 from rlx.recognition_report import RecognitionReport
+from rlx_xla.kernels import ffi
 
 S, D = 192, 4
 GRADIENTS = {f"attention_backward ({wrt})": 1 for wrt in ("key", "query", "value")}
@@ -37,6 +38,16 @@ def _grouped(q: Any, k: Any, v: Any) -> Any:
 
 def _causal(q: Any, k: Any, v: Any) -> Any:
     return _capped(q, k, v, jnp.tril(jnp.ones((S, S), bool)))
+
+
+def _alibi(q: Any, k: Any, v: Any) -> Any:
+    """A causal mask over a bias."""
+    places = jnp.arange(S)
+    apart = (places[None, :] - places[:, None])[None, None]
+    bias = jnp.asarray([0.5, 0.25], q.dtype)[None, :, None, None] * apart.astype(q.dtype)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * D**-0.5 + bias
+    scores = jnp.where(apart <= 0, scores, -1e30)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), v)
 
 
 def _without_rows(q: Any, k: Any, v: Any) -> Any:
@@ -79,9 +90,18 @@ def _run(graph: Graph, arguments: list[Any]) -> list[Any]:
     return rlx.interpret(graph, dict(zip([v.name for v in graph.inputs], arguments, strict=True)))
 
 
-@pytest.mark.parametrize("fn", [_capped, _causal, _grouped, _without_rows, jax.checkpoint(_causal)],
-                         ids=["all", "causal", "groups", "no keys", "checkpoint"])  # fmt: skip
-def test_gradients_under_a_soft_cap(fn: Callable[..., Any]) -> None:
+FUNCTIONS = {
+    "soft cap": _capped,
+    "causal": _causal,
+    "alibi": _alibi,
+    "groups": _grouped,
+    "no keys": _without_rows,
+    "checkpoint": jax.checkpoint(_causal),
+}
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_gradients(fn: Callable[..., Any]) -> None:
     arguments = _draw(1 if fn is _grouped else 2)
     graph = _graph(_forms(fn), arguments)
     made, report = _found(graph)
@@ -142,3 +162,16 @@ def test_gradients_of_another_slope(fn: Callable[..., Any]) -> None:
 def test_strict_keeps_them() -> None:
     _, report = _found(_graph(_forms(_capped), _draw()), options=rlx.CompileOptions(strict=True))
     assert not [name for name in report.counts if "attention" in name]
+
+
+def test_kernels_take_a_bias_that_is_causal() -> None:
+    if isinstance(ffi.load(), ffi.Unavailable):
+        pytest.skip("built without a C++ compiler")
+    arguments = list(map(jnp.asarray, _draw()))
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(_forms(_alibi), *arguments))
+    used = {choice.implementation for choice in compiled.report().kernels}
+    assert used == {"attention.cpu.ffi", "attention_backward_all.cpu.ffi"}
+    wanted = jax.jit(_forms(_alibi))(*arguments)
+    for got, want in zip(compiled(*arguments), wanted, strict=True):
+        largest = float(jnp.abs(want).max())
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * largest)

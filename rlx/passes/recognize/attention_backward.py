@@ -350,9 +350,9 @@ def _match(cluster: Cluster, node: Node) -> Match | None:
         return None
     scores, reading = cluster.scores, cluster.reading
     found = reading.mask(queries, keys)
-    if found is None or found[3]:  # the gradient's op has no bias that is causal too
+    if found is None:
         return None
-    kind, window, mask, _ = found
+    kind, window, mask, causal = found
     layout = layout_of(known[0])
     attributes: dict[str, Any] = {
         "num_heads": heads,
@@ -363,6 +363,7 @@ def _match(cluster: Cluster, node: Node) -> Match | None:
         "softcap": scores.softcap,
         "layout": layout,
         "masked_rows": scores.masked_rows,
+        "causal": causal,
     }
     wrt, result = cluster.ends[node]
     q = cluster.query.value

@@ -27,7 +27,15 @@
 
 namespace rlx {
 
-enum class AttentionMask { kNone, kCausal, kSlidingWindow, kCustom, kBias, kLengths };
+enum class AttentionMask {
+  kNone,
+  kCausal,
+  kSlidingWindow,
+  kCustom,
+  kBias,
+  kLengths,
+  kCausalBias
+};
 
 // What a query gives that sees no key.
 enum class EmptyRows { kZeros, kNan, kUniform };
@@ -58,8 +66,8 @@ struct AttentionShape {
   AttentionMask mask;
   int64_t window;  // keys before a query's own that it sees, of kSlidingWindow
   EmptyRows empty_rows;
-  // The mask of kCustom (a number below 0.5 hides) and kBias, with strides of batch, head, query
-  // and key in elements, 0 where it is repeated; the ends of kLengths.
+  // The mask of kCustom (a number below 0.5 hides), kBias and kCausalBias, with strides of batch,
+  // head, query and key in elements, 0 where it is repeated; the ends of kLengths.
   const void* mask_data;
   ElementType mask_type;
   int64_t mask_strides[4];
@@ -116,6 +124,7 @@ inline Seen SeenBy(const AttentionShape& s, int64_t b, int64_t query) {
       seen.begin = std::clamp<int64_t>(place - s.window, 0, s.keys);
       [[fallthrough]];
     case AttentionMask::kCausal:
+    case AttentionMask::kCausalBias:
       seen.end = std::clamp<int64_t>(place + 1, 0, s.keys);
       break;
     case AttentionMask::kLengths:
@@ -135,7 +144,11 @@ inline Seen SeenBy(const AttentionShape& s, int64_t b, int64_t query) {
 
 inline bool Ranged(const AttentionShape& s) {
   return s.mask == AttentionMask::kCausal || s.mask == AttentionMask::kSlidingWindow ||
-         s.mask == AttentionMask::kLengths;
+         s.mask == AttentionMask::kLengths || s.mask == AttentionMask::kCausalBias;
+}
+
+inline bool Biased(const AttentionShape& s) {
+  return s.mask == AttentionMask::kBias || s.mask == AttentionMask::kCausalBias;
 }
 
 // Element (b, h, query, key) of the mask, and how far the next key's is.

@@ -72,10 +72,10 @@ inline AttentionShape ReadAttention(const Call& call, int64_t mask_index) {
   s.scale = call.Attr<float>("scale");
   s.softcap = call.Attr<float>("softcap");
   s.window = call.Attr<int64_t>("window");
-  const bool known = kind >= 0 && kind <= static_cast<int64_t>(AttentionMask::kLengths) &&
+  const bool known = kind >= 0 && kind <= static_cast<int64_t>(AttentionMask::kCausalBias) &&
                      rows >= 0 && rows <= static_cast<int64_t>(EmptyRows::kUniform);
   if (!known || heads < 1 || head_dim < 1 || s.window < 0) {
-    InvalidArgument(call.name() + ": a mask from 0 to 5, empty_rows from 0 to 2, num_heads and "
+    InvalidArgument(call.name() + ": a mask from 0 to 6, empty_rows from 0 to 2, num_heads and "
                     "head_dim >= 1 and window >= 0 are required; got " + std::to_string(kind) +
                     ", " + std::to_string(rows) + ", " + std::to_string(heads) + ", " +
                     std::to_string(head_dim) + " and " + std::to_string(s.window) + ".");
@@ -112,7 +112,7 @@ inline AttentionShape ReadAttention(const Call& call, int64_t mask_index) {
   s.y = heads_first
             ? HeadStrides{heads * s.queries * s.v_depth, s.v_depth, s.queries * s.v_depth}
             : HeadStrides{heads * s.queries * s.v_depth, heads * s.v_depth, s.v_depth};
-  if (s.mask != AttentionMask::kCustom && s.mask != AttentionMask::kBias &&
+  if (s.mask != AttentionMask::kCustom && !attention::Biased(s) &&
       s.mask != AttentionMask::kLengths) {
     return s;
   }
@@ -137,7 +137,7 @@ inline AttentionShape ReadAttention(const Call& call, int64_t mask_index) {
     if (is_float || mask.rank != 1 || mask.dim(0) != s.batch) refuse_mask();
     return s;
   }
-  if (s.mask == AttentionMask::kBias && !is_float) refuse_mask();
+  if (attention::Biased(s) && !is_float) refuse_mask();
   const int64_t full[4] = {s.batch, heads, s.queries, s.keys};
   // [B, S_k] of kCustom stands for [B, 1, 1, S_k].
   const bool by_key = s.mask == AttentionMask::kCustom && mask.rank == 2;

@@ -172,8 +172,10 @@ struct BlockLogits {
       : s(shape), task(rows), key(first), width(count), of{}, keep{}, bias{} {
     of.scale = s.scale;
     of.softcap = s.softcap;
-    of.floor = s.empty_rows == EmptyRows::kUniform && s.mask != AttentionMask::kNone;
-    of.hidden = of.floor ? kHiddenScore : -std::numeric_limits<float>::infinity();
+    const bool uniform = s.empty_rows == EmptyRows::kUniform && s.mask != AttentionMask::kNone;
+    // Under a bias of -Inf for every key that is seen, the hidden ones are even among themselves.
+    of.floor = uniform && s.mask != AttentionMask::kCausalBias;
+    of.hidden = uniform ? kHiddenScore : -std::numeric_limits<float>::infinity();
     of.present = width;
     of.seen_end = width;
   }
@@ -189,7 +191,8 @@ struct BlockLogits {
       of.seen = std::clamp<int64_t>(seen.begin - key, 0, width);
       of.seen_end = std::clamp<int64_t>(seen.end - key, 0, width);
       plain = plain && of.seen == 0 && of.seen_end == width;
-    } else if (s.mask != AttentionMask::kNone) {
+    }
+    if (s.mask == AttentionMask::kCustom || attention::Biased(s)) {
       plain = false;
       const int64_t head = task.kv_head * s.group() + row % s.group();
       const int64_t at = attention::MaskAt(s, task.b, head, query, key);

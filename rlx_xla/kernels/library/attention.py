@@ -24,6 +24,9 @@ KINDS = (
 )  # fmt: skip
 """In the order of ``rlx::AttentionMask``."""
 
+CAUSAL_BIAS = len(KINDS)
+"""The place of a bias that is causal too, behind those."""
+
 MASKED_ROWS = ("zeros", "nan", "uniform")
 """In the order of ``rlx::EmptyRows``."""
 
@@ -53,8 +56,6 @@ class Sizes:
 def sizes_of(op: Attention, types: Sequence[TensorType]) -> Sizes | Refused:
     """The sizes of inputs q, k, v and a mask, or why the handlers do not take them."""
     q = types[0]
-    if op.causal:
-        return Refused("a bias that is causal too is not among the handler's")
     if q.dtype not in DTYPES:
         return Refused(f"q is {q.dtype}, and f32, bf16 and f16 are taken")
     for type_ in types:
@@ -74,8 +75,8 @@ def attributes_of(op: Attention) -> dict[str, int | float | bool]:
     return {
         "num_heads": op.num_heads,
         "head_dim": op.head_dim,
-        "mask": KINDS.index(op.mask_kind),
-        "window": op.window or 0,
+        "mask": CAUSAL_BIAS if op.causal else KINDS.index(op.mask_kind),
+        "window": min(op.window or 0, 2**31 - 1),  # no axis is longer
         "empty_rows": MASKED_ROWS.index(op.masked_rows),
         "scale": op.head_dim**-0.5 if op.score_scale is None else float(op.score_scale),
         "softcap": float(op.softcap or 0.0),

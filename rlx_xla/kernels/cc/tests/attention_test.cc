@@ -66,7 +66,7 @@ std::vector<double> WeightsOf(const AttentionShape& s, const T* q, const T* k, i
     dot *= s.scale;
     if (s.softcap != 0) dot = s.softcap * std::tanh(dot / s.softcap);
     const int64_t at = rlx::attention::MaskAt(s, b, h, i, j);
-    if (s.mask == AttentionMask::kBias) dot += static_cast<const float*>(s.mask_data)[at];
+    if (rlx::attention::Biased(s)) dot += static_cast<const float*>(s.mask_data)[at];
     bool hides = j < seen.begin || j >= seen.end;
     if (s.mask == AttentionMask::kCustom) hides = !static_cast<const uint8_t*>(s.mask_data)[at];
     (*hidden)[j] = hides;
@@ -104,7 +104,7 @@ void Test(const Pool& pool, AttentionShape s) {
   s.mask_strides[2] = s.keys;
   s.mask_strides[3] = 1;
   if (s.mask == AttentionMask::kCustom) s.mask_data = keep.get();
-  if (s.mask == AttentionMask::kBias) s.mask_data = bias.get(), s.mask_type = rlx::ElementType::kF32;
+  if (rlx::attention::Biased(s)) s.mask_data = bias.get(), s.mask_type = rlx::ElementType::kF32;
   if (s.mask == AttentionMask::kLengths) {
     s.mask_data = ends.get();
     s.mask_type = rlx::ElementType::kI32;
@@ -171,7 +171,8 @@ void TestAll() {
   const rlx::testing::FullPool alone;
   const AttentionMask kinds[] = {AttentionMask::kNone,   AttentionMask::kCausal,
                                  AttentionMask::kSlidingWindow, AttentionMask::kCustom,
-                                 AttentionMask::kBias,   AttentionMask::kLengths};
+                                 AttentionMask::kBias,   AttentionMask::kLengths,
+                                 AttentionMask::kCausalBias};
   for (AttentionMask kind : kinds) {
     for (int64_t case_number = 0; case_number < 6; ++case_number) {
       constexpr int64_t kSizes[6][7] = {{2, 1, 131, 4, 2, 7, 9},   {1, 3, 5, 1, 1, 1, 1},
