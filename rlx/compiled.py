@@ -11,7 +11,6 @@ from typing import Any, cast, final
 import numpy as np
 
 from rlx import dims
-from rlx.backend import AbstractExecutable
 from rlx.call_checks import check_names, output_indices, require_mapping, require_sets, shapes_of
 from rlx.capabilities import Capabilities
 from rlx.compiler import Compiler
@@ -431,11 +430,6 @@ class CompiledGraph:
     def memory(self) -> dict[str, int]:
         """Bytes of the program used last: ``argument``, ``output``, ``temp``, ``code``."""
         return self._latest("memory").executable.memory()
-
-    @property
-    def executable(self) -> AbstractExecutable:
-        """What the backend made of the graph: the program used last."""
-        return self._latest("executable").executable
 
     def specializations(self) -> Specializations:
         """Records of the compiled programs, with ``hits``, ``misses`` and ``evictions``."""

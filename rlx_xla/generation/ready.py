@@ -115,7 +115,7 @@ class ReadyPrograms:
             donated: names of the inputs that a call consumes.
         """
         kept = program_cache()
-        executable = compiled.executable
+        executable = compiled._latest("ready").executable
         if kept is None or not isinstance(executable, XlaExecutable):
             return
         loaded = executable.loaded
