@@ -14,7 +14,6 @@ import pytest
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("gguf")
-pytest.importorskip("tokenizers")
 
 import jax.numpy as jnp  # noqa: E402  (after importorskip)
 
@@ -82,7 +81,10 @@ def test_packed_logits_are_those_of_the_numbers(
     np.testing.assert_allclose(found, wanted, atol=1e-3 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize(("architecture", "vocabulary", "window"), FAMILIES)
+@pytest.mark.parametrize(
+    ("architecture", "vocabulary", "window"),
+    [pytest.param(*f, marks=[pytest.mark.slow] * f[0].startswith("qwen")) for f in FAMILIES],
+)
 def test_one_token_after_another_gives_what_all_at_once_give(
     architecture: str, vocabulary: str, window: int, tmp_path: Path, rng: np.random.Generator
 ) -> None:
