@@ -93,12 +93,13 @@ programs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[programs]'
 	$(BIN)/python -m pytest -q -s tests/rlx_xla/test_programs_science.py
 
-# The kernels' cores under address and undefined-behaviour checks.
+# The kernels' cores and handlers under address and undefined-behaviour checks: tests with sums of
+# their own, and fuzzers that print their seeds.
 sanitize: $(STAMP)
 	cmake -S rlx_xla/kernels/cc -B build/sanitize -DRLX_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug \
 	  -DPython_EXECUTABLE="$(abspath $(BIN))/python"
-	cmake --build build/sanitize
-	cd build/sanitize && ctest --output-on-failure
+	cmake --build build/sanitize --parallel $(JOBS)
+	cd build/sanitize && ctest --parallel $(JOBS) --output-on-failure
 
 # The library alone, beside the sources, for an environment that has no install of this package:
 # make native NATIVE_PYTHON=/path/to/python

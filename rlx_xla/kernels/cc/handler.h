@@ -21,6 +21,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "numbers.h"
 #include "parallel.h"
@@ -138,7 +139,8 @@ class Call {
     return Checked(Result(index), dtype, "result ", index);
   }
 
-  // A scalar attribute.
+  // A scalar attribute. Whole numbers are sizes, places and kinds, none beyond 32 bits, so that
+  // sums and products of two do not overflow.
   template <typename T>
   T Attr(std::string_view attr) const {
     const int64_t at = FindAttr(attr, XLA_FFI_AttrType_SCALAR);
@@ -146,6 +148,13 @@ class Call {
     if (scalar->dtype != DataTypeOf<T>::value) WrongAttr(attr);
     T value;
     std::memcpy(&value, scalar->value, sizeof(T));
+    if constexpr (std::is_same_v<T, int64_t>) {
+      constexpr int64_t kMost = int64_t{1} << 31;
+      if (value < -kMost || value > kMost) {
+        InvalidArgument(name() + ": attribute '" + std::string(attr) +
+                        "' from -2^31 to 2^31 is required; got " + std::to_string(value) + ".");
+      }
+    }
     return value;
   }
 

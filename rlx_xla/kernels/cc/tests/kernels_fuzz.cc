@@ -1,55 +1,26 @@
-// A fuzzer of the cores: bytes choose a kernel, its sizes and its data; what comes out is checked
-// by what must hold of it, and the sanitizers watch every access. Blocks have their exact sizes.
+// A fuzzer of the cores that go over arrays: bytes choose a kernel, its sizes and its data; what
+// comes out is checked by what must hold of it, and the sanitizers watch every access. Blocks have
+// their exact sizes.
 //
 // By itself it makes its own bytes: kernels_fuzz [inputs] [seed]; the seed is drawn, and printed.
-// Built with -fsanitize=fuzzer -DRLX_LIBFUZZER it is a target of libFuzzer.
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <random>
-#include <vector>
+#include <cstring>
 
 #include "argreduce.h"
 #include "blocks.h"
 #include "conv.h"
 #include "cumulative.h"
 #include "dequant_int8.h"
+#include "fuzzing.h"
 #include "minifloat.h"
 #include "pool.h"
 #include "products.h"
 #include "sort.h"
-#include "testing.h"
 #include "top_k.h"
 
 namespace {
 
+using rlx::testing::Bytes;
 using rlx::testing::Exactly;
-
-// Reads from the input, and zeros once it is used up.
-class Bytes {
- public:
-  Bytes(const uint8_t* data, size_t size) : data_(data), left_(size) {}
-
-  uint8_t Next() {
-    if (left_ == 0) return 0;
-    --left_;
-    return *data_++;
-  }
-  int64_t Below(int64_t bound) { return (Next() << 8 | Next()) % bound; }
-
-  template <typename T>
-  std::unique_ptr<T[]> Fill(int64_t n) {
-    auto x = Exactly<T>(n);
-    auto* bytes = reinterpret_cast<uint8_t*>(x.get());
-    for (size_t i = 0; i < n * sizeof(T); ++i) bytes[i] = Next();
-    return x;
-  }
-
- private:
-  const uint8_t* data_;
-  size_t left_;
-};
 
 template <typename T>
 void FuzzSort(Bytes* in, rlx::ElementType type) {
@@ -148,12 +119,12 @@ void FuzzArgReduce(Bytes* in) {
   }
 }
 
-template <typename W>
+template <typename W, typename X = float>
 void FuzzMatmul(Bytes* in) {
   const rlx::MatmulShape shape = {1 + in->Below(2), in->Below(40), in->Below(300), in->Below(600),
                                   in->Next() % 2 == 0};
   if (shape.batch * shape.k * shape.n > 60000) return;
-  auto x = in->Fill<float>(shape.batch * shape.rows * shape.k);
+  auto x = in->Fill<X>(shape.batch * shape.rows * shape.k);
   auto w = in->Fill<W>(shape.batch * shape.k * shape.n);
   auto y = Exactly<float>(shape.batch * shape.rows * shape.n);
   const int64_t cols = shape.by_rows ? shape.k : shape.n;
@@ -245,6 +216,7 @@ void FuzzConv(Bytes* in) {
   s.batch = in->Below(3);
   s.in_channels = s.groups * in->Below(in->Next() % 8 == 0 ? 300 : 12);
   s.out_channels = s.groups * (1 + in->Below(70));
+  if (in->Next() % 4 == 0) s.groups = s.in_channels = s.out_channels;
   for (int axis = 0; axis < 2; ++axis) {
     s.in[axis] = in->Below(12);
     s.kernel[axis] = 1 + in->Below(4);
@@ -306,7 +278,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 13: FuzzCumulative<int64_t>(&in); break;
     case 14: FuzzArgReduce(&in); break;
     case 15: FuzzMatmul<float>(&in); break;
-    case 16: FuzzMatmul<rlx::Bf16>(&in); break;
+    case 16: in.Next() % 2 ? FuzzMatmul<rlx::Bf16>(&in) : FuzzMatmul<rlx::Bf16, rlx::Bf16>(&in); break;
     case 17: FuzzMatmul<rlx::F16>(&in); break;
     case 18: FuzzBlocks<rlx::blocks::Q8_0>(&in); break;
     case 19: FuzzBlocks<rlx::blocks::Q4_0>(&in); break;
@@ -342,29 +314,4 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#if !defined(RLX_LIBFUZZER)
-int main(int argc, char** argv) {
-  const int64_t inputs = argc > 1 ? std::atoll(argv[1]) : 3000;
-  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device{}();
-  uint64_t state = seed;
-  std::printf("kernels_fuzz: seed %llu\n", static_cast<unsigned long long>(seed));
-  std::fflush(stdout);
-  const auto next = [&state] {
-    state = state * 6364136223846793005ull + 1442695040888963407ull;
-    return static_cast<uint32_t>(state >> 33);
-  };
-  std::vector<uint8_t> bytes;
-  for (int64_t i = 0; i < inputs; ++i) {
-    bytes.resize(next() % 8 == 0 ? next() % 100000 : next() % 3000);
-    const bool few = next() % 2;  // many equal elements, or anything
-    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(few ? next() % 2 * 0x7f : next());
-    for (size_t j = 0; j < std::min<size_t>(bytes.size(), 16); ++j) {
-      bytes[j] = static_cast<uint8_t>(next());
-    }
-    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
-  }
-  std::printf("kernels_fuzz: %lld inputs of seed %llu, ok\n", static_cast<long long>(inputs),
-              static_cast<unsigned long long>(seed));
-  return 0;
-}
-#endif
+RLX_FUZZER_MAIN("kernels_fuzz", 3000)
