@@ -242,7 +242,9 @@ void ByRows(const Weights& w, int64_t begin, int64_t end, int64_t k, const float
     }
     for (; at < k; at += kRowDepth) {
       const int64_t depth = std::min(kRowDepth, k - at);
-      const Tile<float> tile = w.Get(n, width, at, depth, kWide, buffer, kRowDepth, kRowDepth);
+      // For one row of x, blocks are fetched a tile of rows ahead, so that none is left out.
+      const int64_t ahead = HasDot<Weights> && rows == 1 ? kRowTile * k : kRowDepth;
+      const Tile<float> tile = w.Get(n, width, at, depth, kWide, buffer, kRowDepth, ahead);
       DotRows(tile, width, x + at, x_stride, rows, RoundUp(depth, kWide), sums.get());
     }
     for (int64_t m = 0; m < rows; ++m) {
