@@ -13,6 +13,7 @@ import pytest
 import rlx
 import rlx_xla
 from rlx.errors import RunError
+from rlx_xla._jax_compat import client
 from rlx_xla.runtime import allocator, keep_large_buffers
 
 PROGRAM = """
@@ -99,3 +100,18 @@ def test_what_glibc_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         "keep_large_buffers: glibc is required to take mallopt(-3, 1073741824); it refused. Leave "
         "the call out."
     )
+
+
+def test_memory_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def analysis(executable: object) -> dict[str, int]:
+        asked.append(executable)
+        return {"output": 4}
+
+    monkeypatch.setattr(client, "memory_analysis", analysis)
+    b = rlx.GraphBuilder()
+    compiled = rlx.Session("cpu").compile(b.build(b.input("x", "f32[3]") * 2.0))
+    compiled.memory()["output"] = 5  # the caller's own copy
+    assert compiled.memory() == {"output": 4}
+    assert len(asked) == 1
