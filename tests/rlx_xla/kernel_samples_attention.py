@@ -33,32 +33,36 @@ KINDS = (
     (MaskKind.LENGTHS, None),
 )  # fmt: skip
 
+CAUSAL_BIAS = (*KINDS, (MaskKind.BIAS, None))
+"""The last one is causal too."""
+
 
 def forward(rng: np.random.Generator) -> Iterator[tuple[Attention, Arrays, str]]:
     """Ops and inputs, of every kind of mask in both layouts."""
     rows = ("zeros", "nan", "uniform")
     for number, sizes in enumerate(SIZES):
-        for place, (kind, window) in enumerate(KINDS):
+        for place, (kind, window) in enumerate(CAUSAL_BIAS):
             dtype = (DType.F32, DType.F32, DType.BF16, DType.F16)[(number + place) % 4]
             op = Attention(
                 num_heads=sizes[3], head_dim=sizes[5], mask_kind=kind, window=window,
                 layout=("bshd", "bhsd")[(number + place) % 2], masked_rows=rows[number % 3],
-                softcap=3.0 if place == number % 7 else None,
+                softcap=3.0 if place == number % 7 else None, causal=place == len(KINDS),
             )  # fmt: skip
             yield op, inputs(rng, op, sizes, dtype), f"{dtype} {sizes} {kind.value}"
-    for kind, window in KINDS:
+    for place, (kind, window) in enumerate(CAUSAL_BIAS):
         for masked_rows in rows:
             # Blocks of keys that are hidden whole, and what lies in them all the same.
             sizes = (1, 100, 300, 1, 1, 3, 3)
             op = Attention(
-                num_heads=1, head_dim=3, mask_kind=kind, window=window, masked_rows=masked_rows
-            )
+                num_heads=1, head_dim=3, mask_kind=kind, window=window, masked_rows=masked_rows,
+                causal=place == len(KINDS),
+            )  # fmt: skip
             q, k, v, *mask = inputs(rng, op, sizes, DType.F32)
             if kind is MaskKind.LENGTHS:
                 mask = [np.array([140], np.int32)]
-            for place, number in ((3, np.nan), (250, np.inf), (299, -np.inf)):
-                v[0, place, 0, place % 3] = number
-                k[0, place, 0, 0] = number
+            for key, number in ((3, np.nan), (250, np.inf), (299, -np.inf)):
+                v[0, key, 0, key % 3] = number
+                k[0, key, 0, 0] = number
             q[0, 7, 0, 0], q[0, 8, 0, 1], q[0, 9, 0, 2] = np.nan, np.inf, -np.inf
             yield op, (q, k, v, *mask), f"extremes {kind.value} {masked_rows}"
             plain = inputs(rng, op, sizes, DType.F32)

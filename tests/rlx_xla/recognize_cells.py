@@ -149,6 +149,17 @@ def by_numbers(x: Any, w: Any, u: Any, b: Any) -> Any:
     return lax.fori_loop(0, x.shape[0], step, (start, start))[0]
 
 
+def rnn(activation: Callable[[Any], Any]) -> Callable[..., Any]:
+    def function(x: Any, *weights: Any) -> Any:
+        def step(h: Any, now: Any) -> Any:
+            h = activation(plain(now, h, *weights))
+            return h, h
+
+        return lax.scan(step, jnp.zeros((x.shape[1], H)), x)[1]
+
+    return function
+
+
 def read_out(x: Any, w: Any, u: Any, b: Any) -> Any:
     """A network that multiplies its state once more for what it returns."""
 
@@ -202,9 +213,7 @@ WAYS = [
     Way("hk.LSTM backwards", _unrolled(lambda: hk.LSTM(H), reverse=True), (CELL[0],), LSTM),
     Way("gru of swapped gates", lambda *a: gru(*a, mix=swapped), GRU, {"gru": 1}),
     Way("gru of another order", other_order, GRU, {"gru": 1}),
-    Way("rnn by max", lambda x, *w: lax.scan(
-        lambda h, now: (jax.nn.relu(plain(now, h, *w)),) * 2, jnp.zeros((x.shape[1], H)), x)[1],
-        RNN, {"rnn": 1}),
+    Way("rnn by max", rnn(jax.nn.relu), RNN, {"rnn": 1}),
 ]  # fmt: skip
 
 LOOKALIKES = [
@@ -223,9 +232,8 @@ LOOKALIKES = [
         "are not those of an LSTM, a GRU or a plain cell",)),
     Way("rnn of two arrays", two_arrays, (CELL[0], CELL[0], (3, H), (H, H)), {}, misses=(
         "each step reads 2 arrays, and a layer over a sequence reads one",)),
-    Way("rnn with a sigmoid", lambda x, *w: lax.scan(
-        lambda h, now: (jax.nn.sigmoid(plain(now, h, *w)),) * 2, jnp.zeros((x.shape[1], H)), x)[1],
-        RNN, {}, misses=("are not those of an LSTM, a GRU or a plain cell",)),
+    Way("rnn with a sigmoid", rnn(jax.nn.sigmoid), RNN, {}, misses=(
+        "are not those of an LSTM, a GRU or a plain cell",)),
     Way("lstm of the input as it is", lstm(state_only), ((6, 2, 16), (3, 16), (H, 16), (16,)), {},
         misses=("are not those of an LSTM, a GRU or a plain cell",)),
     Way("steps of training", training, ((5, H), (H, H)), {}),

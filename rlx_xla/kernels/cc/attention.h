@@ -253,7 +253,8 @@ inline bool NeedsExact(const AttentionShape& s, const Running& run, int64_t rows
 // What the sums of a row are multiplied by.
 inline float FactorOf(const AttentionShape& s, float total) {
   if (total != 0) return 1 / total;  // NaN also
-  const bool nan = s.empty_rows == EmptyRows::kNan && s.keys > 0;
+  const bool even = s.empty_rows == EmptyRows::kUniform && s.mask == AttentionMask::kCausalBias;
+  const bool nan = (s.empty_rows == EmptyRows::kNan || even) && s.keys > 0;
   return nan ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
 }
 
