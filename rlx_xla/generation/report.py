@@ -76,7 +76,8 @@ class ModelReport:
     Attributes:
         weights: kind of the numbers → (tensors, bytes); what two uses share counts once.
         tied: the head is the embedding.
-        tokenizer: bytes of its tables.
+        tokenizer: bytes of its texts and tables; those inside the library ``tokenizers``, which
+            does not tell, are in ``grown`` alone.
         programs: those that are compiled.
         mapped: bytes of the file that are in memory; None where the system does not say.
         grown: bytes by which the process has grown since before the file was opened, those of the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import functools
+import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,6 @@ from typing import Any, final
 import numpy as np
 
 from rlx.errors import FormatError, RunError
-from rlx_xla.models.byte_pairs import BytePairs, byte_letters
 from rlx_xla.models.piece_merges import merge_pieces
 
 KEY = "tokenizer.ggml."
@@ -61,6 +61,7 @@ class GgufTokenizer:
 
         Raises:
             FormatError: the vocabulary is missing, of another size or kind, or damaged.
+            RunError: the library tokenizers, which some kinds need, is missing.
         """
         self._metadata = metadata
         self.pieces: Sequence[str] = self._strings("tokens")
@@ -91,13 +92,13 @@ class GgufTokenizer:
         self.ends = frozenset(i for i in (*named, *known) if i is not None)
         template = metadata.get("tokenizer.chat_template")
         self.chat_template = template if isinstance(template, str) else None
-        # The merges are as large as the tokens; what is needed of them is in tables by now.
+        # The merges are as large as the tokens; what is needed of them is in the library's tables.
         self._metadata = {k: v for k, v in metadata.items() if type(v) is not list}
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the tables over the tokens, their texts left out."""
-        scores = self._base.nbytes if self._model == "gpt2" else self._scores.nbytes
+        """Bytes of the tables over the tokens; their texts and the library's tables left out."""
+        scores = 0 if self._model == "gpt2" else self._scores.nbytes
         return sys.getsizeof(self._ids) + self._kinds.nbytes + scores
 
     def encode(self, text: str, *, special: bool = False, start: bool = True) -> list[int]:
@@ -164,7 +165,7 @@ class GgufTokenizer:
 
     def _plain(self, text: str, fresh: bool) -> list[int]:
         if self._model == "gpt2":
-            return self._base.encode(text)
+            return self._base.encode(text, add_special_tokens=False).ids
         text = (" " if self._space and fresh else "") + text
         text = text.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
         found: list[int] = []
@@ -188,15 +189,30 @@ class GgufTokenizer:
         words = sorted((self.pieces[i] for i in chosen if self.pieces[i]), key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, words))})") if words else None
 
-    def _byte_pairs(self) -> BytePairs:
+    def _byte_pairs(self) -> Any:
+        if importlib.util.find_spec("tokenizers") is None:
+            raise RunError(
+                "tokenizer [library]: this file's vocabulary requires tokenizers, which is not "
+                'installed. Run: pip install "rlx-xla[models]"'
+            )
+        import tokenizers
+        from tokenizers import models, pre_tokenizers
+
         pre = self._metadata.get(f"{KEY}pre", "default")
         if pre not in SPLITS:
             self._fail("pre", f"one of {', '.join(SPLITS)}", pre)
-        base = BytePairs(self._ids, SPLITS[pre], whole_words=pre == "llama-bpe")
-        for rank, line in enumerate(self._strings("merges")):
+        merges: list[tuple[str, str]] = []
+        for line in self._strings("merges"):
             first, gap, second = line.partition(" ")
-            if not gap or not base.add(first, second, rank):
+            if not gap or not {first, second, first + second} <= self._ids.keys():
                 self._fail("merges", "pairs of known tokens", line)
+            merges.append((first, second))
+        base = tokenizers.Tokenizer(models.BPE(self._ids, merges, ignore_merges=pre == "llama-bpe"))
+        splits = [
+            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated") for pattern in SPLITS[pre]
+        ]
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        base.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
         return base
 
     def _piece_scores(self) -> np.ndarray[Any, Any]:
@@ -256,4 +272,8 @@ class TextStream:
 
 @functools.cache
 def _letter_bytes() -> dict[str, int]:
-    return {letter: byte for byte, letter in byte_letters().items()}
+    """The byte for which each of GPT-2's printable letters stands."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(byte): byte for byte in plain}
+    others = [byte for byte in range(256) if chr(byte) not in letters]
+    return letters | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -10,6 +10,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("gguf")
+pytest.importorskip("tokenizers")
 
 import jax.numpy as jnp  # noqa: E402  (after importorskip)
 

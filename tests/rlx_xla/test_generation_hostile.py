@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ import pytest
 
 pytest.importorskip("jax")
 pytest.importorskip("gguf")
+pytest.importorskip("tokenizers")
 
 from rlx.errors import FormatError, RunError
 from rlx.quant import open_gguf
 from rlx_xla.generation.chat import chat_prompt
 from rlx_xla.generation.model import LanguageModel
 from rlx_xla.generation.sampling import SamplingOptions
-from rlx_xla.models.byte_pairs import BytePairs
-from rlx_xla.models.gguf_tokenizer import GUARD, SPLITS, GgufTokenizer
+from rlx_xla.models.gguf_tokenizer import GUARD, GgufTokenizer
 from tests.rlx_xla import tiny_gguf
 
 
@@ -102,51 +101,13 @@ def test_options_are_of_their_kind(field: str, value: Any, wanted: str) -> None:
         SamplingOptions(**{field: value})
 
 
-# How texts are cut and merged, against the library that the published patterns were written for.
-
-PARTS = (
-    "abcdefgh  \n\t'sStTrReEvVmMlLdD", "0123456789²½Ⅷ一二٣",
-    "\x85\xa0\u2003\u3000 \u1680\x1c\n\r\n",
-    "éñßſKÅ日本語кириллица🎉\u200d👧", "!?.,;:()[]{}<>@#$%^&*", "áéí\u0301Ⅳⓐªᵃʰǅ\u0345",
-)  # fmt: skip
-
-
-def drawn(rng: np.random.Generator) -> str:
-    kind = [PARTS[i] for i in rng.integers(0, len(PARTS), rng.integers(0, 40))]
-    text = "".join(part[int(rng.integers(len(part)))] for part in kind)
-    return f"it's we'RE {text} don'ſ" if rng.integers(4) == 0 else text
-
-
-@pytest.mark.parametrize("pre", SPLITS)
-def test_byte_pairs_are_those_of_the_library(pre: str, rng: np.random.Generator) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    ids = {letter: number for number, letter in enumerate(letters[3:])}  # three have no token
-    merges: list[tuple[str, str]] = []
-    pieces = list(ids)
-    common = [letter for letter in "aestrvmdĠ'ÃÂðŁĩ0123" if letter in ids]
-    for _ in range(400):
-        first, second = (str(rng.choice(common if rng.integers(2) else pieces)) for _ in range(2))
-        if (first, second) in merges or len(first + second) > 8:
-            continue
-        merges.append((first, second))  # some make a token that another pair makes too
-        ids.setdefault(first + second, len(ids))
-        pieces.append(first + second)
-    base = tokenizers.Tokenizer(
-        tokenizers.models.BPE(dict(ids), merges, ignore_merges=pre == "llama-bpe")
-    )
-    cuts = [
-        tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
-        for pattern in SPLITS[pre]
-    ]
-    level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    base.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*cuts, level])
-    mine = BytePairs(ids, SPLITS[pre], whole_words=pre == "llama-bpe")
-    assert all(mine.add(first, second, rank) for rank, (first, second) in enumerate(merges))
-    for text in itertools.chain((drawn(rng) for _ in range(400)), ["", "a" * 3000, "é " * 500]):
-        assert mine.encode(text) == base.encode(text, add_special_tokens=False).ids, repr(text)
-    assert not mine.add("zz", "zz", 0)
-    assert mine.nbytes >= 8 * len(ids)
+def test_the_library_of_byte_pairs_is_asked_for(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RunError, match=r"^tokenizer \[library\]: this file's vocabulary requires"):
+        tokenizer(path)
 
 
 def test_a_template_that_is_damaged_says_so(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("gguf")
+pytest.importorskip("tokenizers")
 
 import rlx  # noqa: E402  (after importorskip)
 from rlx.errors import CompileError  # noqa: E402

@@ -9,6 +9,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("gguf")
+pytest.importorskip("tokenizers")
 
 from rlx.quant import open_gguf  # noqa: E402  (after importorskip)
 from rlx_xla.generation.memory import resident  # noqa: E402
