@@ -156,7 +156,7 @@ PROGRAMS: dict[str, Program] = {
         DequantMatmulPick(scheme="gguf_q4k"), _packed("gguf_q4k", index=True), 2, smooth=False
     ),
     "dot_general.cpu.ffi": Program(
-        DotGeneral(lhs_contracting=(1,), rhs_contracting=(0,)), _floats((ROWS, 130), (130, 64)), 1
+        DotGeneral(lhs_contracting=(1,), rhs_contracting=(0,)), _floats((ROWS, 300), (300, 129)), 1
     ),
     "gated_delta_net.cpu.ffi": Program(GatedDeltaNet(state_size=16), _delta),
     "gru.cpu.ffi": _recurrent(Gru, 3),

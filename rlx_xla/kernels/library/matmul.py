@@ -96,18 +96,20 @@ def _size(type_: TensorType, first: int, last: int) -> int:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """A range of products that gain, as ``bench_matmul`` measures it.
+    """A range of products that gain, as measured on a quiet machine against the same graph without.
 
     Attributes:
         rows: the most rows, a number or a bound.
         least: fewest elements of the matrix.
         most: most elements of the matrix.
+        terms: fewest terms, rows times elements.
         by_rows: whether only a matrix [n, k] gains.
     """
 
     rows: int | Bound
     least: int = 0
     most: int = 2**62
+    terms: int = 0
     by_rows: bool = False
 
     def holds(self, product: Product) -> bool:
@@ -117,6 +119,7 @@ class Gain:
         return (
             1 <= product.rows <= most
             and self.least <= size <= self.most
+            and self.terms <= product.rows * size
             and (product.by_rows or not self.by_rows)
         )
 
@@ -132,7 +135,7 @@ PAIRS = "bf16" in features().split("-")
 """Whether this CPU multiplies pairs of bf16."""
 
 _SIZES = (1, 2, 3, 4, 8, 16, 32, 64)
-_BF16_ROWS = bound("dot_general.cpu.ffi/bf16", 128 if PAIRS else 3, (*_SIZES, 128), least=False)
+_BF16_ROWS = bound("dot_general.cpu.ffi/bf16", 8 if PAIRS else 3, _SIZES, least=False)
 _F16_ROWS = bound("dot_general.cpu.ffi/f16", 32, _SIZES, least=False)
 
 
@@ -141,11 +144,18 @@ def bf16_gains(most: int | Bound, *, pairs: bool) -> tuple[Gain, ...]:
 
     Args:
         most: the most rows times a large matrix.
-        pairs: whether the CPU multiplies pairs. Up to 64 rows then took 0.1 to 0.75 of XLA's time
-            for matrices of 64² to 4096² elements, 128 rows 0.5 to 0.7 for those of 256² or more.
+        pairs: whether the CPU multiplies pairs. Up to 4 rows then take 0.3 to 0.95 of the time of
+            XLA's f32 product of the widened operands, 8 rows 0.5 to 0.8, 16 rows 0.6 to 0.9 in the
+            ranges here; more rows gain by rows alone, up to 2^19 elements (0.7 to 0.8).
     """
     if pairs:
-        return Gain(rows=64, least=2**12), Gain(rows=most, least=2**16)
+        return (
+            Gain(rows=4, least=2**12),
+            Gain(rows=most, least=2**16),
+            Gain(rows=16, least=2**17, most=700_000),
+            Gain(rows=16, least=2**17, most=2**21, by_rows=True),
+            Gain(rows=32, least=2**16, most=2**19, by_rows=True),
+        )
     # From two rows on, XLA multiplies bf16 without widening it first.
     return Gain(rows=1, least=2**14), Gain(rows=most, least=2**20, by_rows=True)
 
@@ -154,15 +164,23 @@ def f32_gains(*, wide: bool) -> tuple[Gain, ...]:
     """What gains in f32.
 
     Args:
-        wide: whether the CPU has AVX-512. It then reads a matrix [k, n] where it lies: 2 to 8 rows
-            took 0.35 to 0.8 of XLA's time, 16 rows 0.45 to 1.0, 32 rows 0.7 to 1.15.
+        wide: whether the CPU has AVX-512. It then reads a matrix [k, n] where it lies: 0.4 to 0.8
+            of XLA's time for up to 4 rows, 0.5 to 0.9 for up to 16, in the ranges here.
     """
     return (
-        # XLA multiplies f32 well but for setting out small products, and for few rows by rows.
+        # XLA multiplies f32 well but for products by rows, 0.25 to 0.85 of its time here; it does
+        # small ones in line.
         Gain(rows=32, least=2**16, most=2**20, by_rows=True),
-        Gain(rows=4, least=2**16, by_rows=True),
-        Gain(rows=2, least=2**20),
-        *((Gain(rows=16, least=2**14, most=2**22),) if wide else ()),
+        Gain(rows=16, least=2**14, most=2**22, terms=2**17, by_rows=True),
+        Gain(rows=4, least=2**15, by_rows=True),
+        *(
+            (
+                Gain(rows=16, least=2**17, most=2**22),
+                Gain(rows=16, least=2**14, most=2**17, terms=2**18 + 1),
+            )
+            if wide
+            else (Gain(rows=2, least=2**20),)
+        ),
     )
 
 
@@ -176,11 +194,14 @@ GAINS: dict[DType | None, tuple[Gain, ...]] = {
 """What gains, by the dtype of both operands."""
 
 
-SMALL = {False: (2**10, 2**21), True: (2**12, 2**19)}
-"""Fewest and most terms of an f32 product, and of a batch of them, that gain whatever its shape.
+SQUARE = (5 * 2**17, 2**21)
+"""Fewest and most terms of a single f32 product that gains whatever its shape (0.55 to 0.8).
 
-Fewer are unrolled by XLA; up to the most, it takes longer to set out than to multiply.
+Fewer are done in line by XLA; up to the most, it takes longer to set out than to multiply.
 """
+
+ONE_ROW = (2**15, 2**21)
+"""Fewest and most terms of one row of f32, by rows, that gains (0.45 to 0.75)."""
 
 
 def _gains(product: Product, types: Sequence[TensorType]) -> str:
@@ -188,14 +209,17 @@ def _gains(product: Product, types: Sequence[TensorType]) -> str:
     dtypes = {t.dtype for t in types}
     dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
     if dtype is DType.F32:
-        terms = product.products * product.rows * product.k * product.n
-        least, most = SMALL[product.products > 1]
+        if product.products > 1:
+            return "XLA does batches of f32 products as fast"
+        terms = product.rows * product.k * product.n
+        if product.rows == 1:
+            least, most = ONE_ROW
+            if product.by_rows and least <= terms <= most:
+                return ""
+            return f"one row of f32 with {terms} terms is not [n, k] from {least} to {most}"
+        least, most = SQUARE
         if least <= terms <= most:
             return ""
-        if product.products > 1:
-            return f"a batch of f32 products with {terms} terms is outside {least} to {most}"
-        if product.rows == 1:
-            return f"one row of f32 with {terms} terms is outside {least} to {most}"
     if any(g.holds(product) for g in GAINS[dtype]):
         return ""
     taken = "; ".join(map(str, GAINS[dtype]))
