@@ -12,8 +12,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "blocks_avx512.h"
+#include "columns_avx512.h"
 #include "matmul.h"
 #include "numbers.h"
 
@@ -356,16 +358,51 @@ struct ColumnsOfCodes {
       for (int64_t line = 0; line < bytes; line += 64) {
         __builtin_prefetch(from + (kNibbles ? ahead / 2 : ahead) + line);
       }
-      Widen(from, count, to);
+      int64_t done = 0;
+#if defined(__x86_64__)
+      if (matmul::HasAvx512()) {
+        done = columns::Widen<Kind>(from, count, {scale + of, zero ? zero + of : nullptr}, to);
+      }
+#endif
+      Widen(from + (kNibbles ? done / 2 : done), count - done, to + done);
       if (zero != nullptr) {
-        for (int64_t c = 0; c < count; ++c) to[c] = (to[c] - zero[of + c]) * scale[of + c];
+        for (int64_t c = done; c < count; ++c) to[c] = (to[c] - zero[of + c]) * scale[of + c];
       } else {
-        for (int64_t c = 0; c < count; ++c) to[c] *= scale[of + c];
+        for (int64_t c = done; c < count; ++c) to[c] *= scale[of + c];
       }
       std::fill(to + count, to + matmul::RoundUp(count, unit), 0.0f);
     }
     return {buffer, stride};
   }
+
+  // y[0 .. some) of one row of x: how many, which is 0 where this CPU has no way that is better
+  // than Get.
+  template <typename Pool>
+  int64_t One(const Pool& pool, int64_t k, const float* x, float* y) const {
+#if defined(__x86_64__)
+    if (matmul::HasAvx512()) return columns::One<Kind>(pool, *this, k, x, y);
+#endif
+    (void)pool, (void)k, (void)x, (void)y;
+    return 0;
+  }
+
+#if defined(__x86_64__)
+  using Kind = std::conditional_t<kNibbles, columns::Nibbles<columns::kWhole>, columns::Int8>;
+
+  int64_t GroupRows() const { return block; }
+
+  columns::Scales OfGroup(int64_t group, int64_t col, int64_t count, float* buffer) const {
+    const float* of = scale + group * cols + col;
+    const float* less = zero == nullptr ? nullptr : zero + group * cols + col;
+    if constexpr (!kNibbles) return {of, less};
+    columns::TurnAll(of, count, buffer);
+    if (less == nullptr) return {buffer, nullptr};
+    columns::TurnAll(less, count, buffer + count);
+    return {buffer, buffer + count};
+  }
+
+  float Finish(int64_t, float sum) const { return sum; }
+#endif
 
  private:
   static void Widen(const uint8_t* from, int64_t count, float* to) {

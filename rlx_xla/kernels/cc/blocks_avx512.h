@@ -52,6 +52,11 @@ RLX_AVX512 inline __m128i Bytes16(const uint8_t* p) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
 }
 
+// Sixteen signed bytes as numbers.
+RLX_AVX512 inline __m512 Numbers16(const void* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Bytes16(static_cast<const uint8_t*>(p))));
+}
+
 // (codes - bias) * d.
 RLX_AVX512 inline __m512 Signed16(__m512i codes, int bias, __m512 d) {
   return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(codes, _mm512_set1_epi32(bias))), d);
@@ -260,8 +265,8 @@ RLX_AVX512 void DotBlocks512(const uint8_t* weight, int64_t count, int64_t stret
           Sixteens<Block>(block + 2 * count * kBytes), Sixteens<Block>(block + 3 * count * kBytes)};
       const float* from = x + i * Block::kElements;
       AddGroup512<0>(blocks, from, acc);
-      if constexpr (Block::kElements == 256) {
-        AddGroup512<1>(blocks, from, acc);
+      if constexpr (Block::kElements > 32) AddGroup512<1>(blocks, from, acc);
+      if constexpr (Block::kElements > 64) {
         AddGroup512<2>(blocks, from, acc);
         AddGroup512<3>(blocks, from, acc);
         AddGroup512<4>(blocks, from, acc);

@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "blocks.h"
+#include "columns_avx512.h"
 #include "matmul.h"
 #include "numbers.h"
 
@@ -23,10 +25,11 @@ namespace rlx {
 namespace blocks {
 
 // Twice the E2M1 numbers.
-constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+inline constexpr int8_t kE2m1Doubled[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                            0, -1, -2, -3, -4, -6, -8, -12};
 // What the nibbles of IQ4_NL and IQ4_XS stand for.
-constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                             1,    13,   25,  38,  53,  69,  89,  113};
+inline constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                    1,    13,   25,  38,  53,  69,  89,  113};
 
 // Sixteen entries of a table by sixteen codes below 16.
 inline Codes LookUp(const int8_t* table, Codes codes) {
@@ -60,10 +63,13 @@ inline float HalfUe4m3(uint8_t code) {
 struct Mxfp4 {
   static constexpr int64_t kElements = 32;
   static constexpr int64_t kBytes = 17;
-  static void Decode(const uint8_t* b, float* out) {
+  // Half of 2^(e - 127), which is subnormal below 2.
+  static float Scale(const uint8_t* b) {
     const uint32_t e = b[0];
-    // Half of 2^(e - 127), which is subnormal below 2.
-    const float scale = BitCast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+    return BitCast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+  }
+  static void Decode(const uint8_t* b, float* out) {
+    const float scale = Scale(b);
     const Codes codes = Load16(b + 1);
     PutSigned(LookUp(kE2m1Doubled, codes & 15), scale, out);
     PutSigned(LookUp(kE2m1Doubled, codes >> 4), scale, out + 16);
@@ -99,12 +105,14 @@ struct Iq4Nl {
 struct Iq4Xs {
   static constexpr int64_t kElements = 256;
   static constexpr int64_t kBytes = 136;
-  static void Decode(const uint8_t* b, float* out) {
-    const float d = Half(b);
+  static float Scale(const uint8_t* b, int g) {
     const int high = b[2] | b[3] << 8;
+    const int low = (b[4 + g / 2] >> (g % 2 * 4)) & 15;
+    return static_cast<float>((low | ((high >> (2 * g)) & 3) << 4) - 32) * Half(b);
+  }
+  static void Decode(const uint8_t* b, float* out) {
     for (int g = 0; g < 8; ++g) {
-      const int low = (b[4 + g / 2] >> (g % 2 * 4)) & 15;
-      const float scale = static_cast<float>((low | ((high >> (2 * g)) & 3) << 4) - 32) * d;
+      const float scale = Scale(b, g);
       const Codes codes = Load16(b + 8 + g * 16);
       PutSigned(LookUp(kIq4, codes & 15), scale, out + g * 32);
       PutSigned(LookUp(kIq4, codes >> 4), scale, out + g * 32 + 16);
@@ -132,6 +140,74 @@ struct Tq2_0 {
   }
 };
 
+#if defined(__x86_64__)
+
+// Sixteen numbers of a table, which codes name by their low four bits, times d.
+RLX_AVX512 inline __m512 LookUp16(const int8_t* table, __m512i codes, float d) {
+  return _mm512_mul_ps(_mm512_permutexvar_ps(codes, Numbers16(table)), _mm512_set1_ps(d));
+}
+
+// Thirty-two numbers of sixteen bytes; the low nibbles come first.
+RLX_AVX512 inline void LookUpBoth(const int8_t* table, const uint8_t* p, float d, __m512* low,
+                                  __m512* high) {
+  const __m512i codes = _mm512_cvtepu8_epi32(Bytes16(p));
+  *low = LookUp16(table, codes, d);
+  *high = LookUp16(table, _mm512_srli_epi32(codes, 4), d);
+}
+
+template <>
+struct Sixteens<Mxfp4> {
+  static constexpr bool kHas = true;
+  RLX_AVX512 explicit Sixteens(const uint8_t* b) : b(b) {}
+  template <int kG>
+  RLX_AVX512 void Get(__m512* low, __m512* high) const {
+    LookUpBoth(kE2m1Doubled, b + 1, Mxfp4::Scale(b), low, high);
+  }
+  const uint8_t* b;
+};
+
+template <>
+struct Sixteens<Nvfp4> {
+  static constexpr bool kHas = true;
+  RLX_AVX512 explicit Sixteens(const uint8_t* b) : b(b) {}
+  template <int kG>
+  RLX_AVX512 void Get(__m512* low, __m512* high) const {
+    *low = Eight(2 * kG);
+    *high = Eight(2 * kG + 1);
+  }
+  // Eight bytes: their low nibbles, and then the high ones.
+  RLX_AVX512 __m512 Eight(int g) const {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b + 4 + g * 8));
+    const __m128i both = _mm_unpacklo_epi64(bytes, _mm_srli_epi64(bytes, 4));
+    return LookUp16(kE2m1Doubled, _mm512_cvtepu8_epi32(both), HalfUe4m3(b[g]));
+  }
+  const uint8_t* b;
+};
+
+template <>
+struct Sixteens<Iq4Nl> {
+  static constexpr bool kHas = true;
+  RLX_AVX512 explicit Sixteens(const uint8_t* b) : b(b) {}
+  template <int kG>
+  RLX_AVX512 void Get(__m512* low, __m512* high) const {
+    LookUpBoth(kIq4, b + 2, Half(b), low, high);
+  }
+  const uint8_t* b;
+};
+
+template <>
+struct Sixteens<Iq4Xs> {
+  static constexpr bool kHas = true;
+  RLX_AVX512 explicit Sixteens(const uint8_t* b) : b(b) {}
+  template <int kG>
+  RLX_AVX512 void Get(__m512* low, __m512* high) const {
+    LookUpBoth(kIq4, b + 8 + kG * 16, Iq4Xs::Scale(b, kG), low, high);
+  }
+  const uint8_t* b;
+};
+
+#endif  // defined(__x86_64__)
+
 enum class Byte { kE4m3, kE5m2 };
 
 // A matrix [k, cols] of bytes; scale, unless it is null, has one number for each column.
@@ -149,14 +225,43 @@ struct ColumnsOfBytes {
       const uint8_t* from = codes + (row + r) * cols + col;
       float* to = buffer + r * stride;
       for (int64_t line = 0; line < count; line += 64) __builtin_prefetch(from + ahead + line);
-      Widen(from, count, to);
+      int64_t done = 0;
+#if defined(__x86_64__)
+      if (matmul::HasAvx512()) {
+        done = columns::Widen<Kind>(from, count, {scale ? scale + col : nullptr, nullptr}, to);
+      }
+#endif
+      Widen(from + done, count - done, to + done);
       if (scale != nullptr) {
-        for (int64_t c = 0; c < count; ++c) to[c] *= scale[col + c];
+        for (int64_t c = done; c < count; ++c) to[c] *= scale[col + c];
       }
       std::fill(to + count, to + matmul::RoundUp(count, unit), 0.0f);
     }
     return {buffer, stride};
   }
+
+  // As ColumnsOfCodes has it.
+  template <typename Pool>
+  int64_t One(const Pool& pool, int64_t k, const float* x, float* y) const {
+#if defined(__x86_64__)
+    if (matmul::HasAvx512()) return columns::One<Kind>(pool, *this, k, x, y);
+#endif
+    (void)pool, (void)k, (void)x, (void)y;
+    return 0;
+  }
+
+#if defined(__x86_64__)
+  using Kind = std::conditional_t<kByte == Byte::kE5m2, columns::E5m2, columns::E4m3>;
+
+  int64_t GroupRows() const { return std::numeric_limits<int32_t>::max(); }
+
+  columns::Scales OfGroup(int64_t, int64_t, int64_t, float*) const { return {nullptr, nullptr}; }
+
+  float Finish(int64_t col, float sum) const {
+    const float whole = kByte == Byte::kE5m2 ? sum : sum / columns::E4m3::kFactor;
+    return scale == nullptr ? whole : whole * scale[col];
+  }
+#endif
 
  private:
   static void Widen(const uint8_t* from, int64_t count, float* to) {
@@ -198,11 +303,14 @@ struct ColumnsOfNvfp4 {
   matmul::Tile<float> Get(int64_t row, int64_t rows, int64_t col, int64_t count, int64_t unit,
                           float* buffer, int64_t stride, int64_t ahead) const {
     float scales[matmul::kColumnWidth];
-    const float all = whole == nullptr ? 1.0f : *whole;
     for (int64_t r = 0; r < rows; ++r) {
       if (r == 0 || (row + r) % kGroup == 0) {
         const uint8_t* of = scale + (row + r) / kGroup * cols + col;
-        for (int64_t c = 0; c < count; ++c) {
+        int64_t c = 0;
+#if defined(__x86_64__)
+        if (matmul::HasAvx512()) c = columns::HalvesOfE4m3(of, count, scales);
+#endif
+        for (; c < count; ++c) {
           scales[c] = (of[c] & 0x7f) == 0x7f ? 0.0f : FromE4m3(of[c]) * 0.5f;
         }
       }
@@ -211,12 +319,43 @@ struct ColumnsOfNvfp4 {
       for (int64_t line = 0; line < count / 2; line += 64) {
         __builtin_prefetch(from + ahead / 2 + line);
       }
-      Widen(from, count, to);
-      for (int64_t c = 0; c < count; ++c) to[c] = to[c] * scales[c] * all;
+      int64_t done = 0;
+#if defined(__x86_64__)
+      if (matmul::HasAvx512()) done = columns::Widen<Kind>(from, count, {scales, nullptr}, to);
+#endif
+      Widen(from + done / 2, count - done, to + done);
+      for (int64_t c = done; c < count; ++c) to[c] *= scales[c];
+      if (whole != nullptr) {
+        for (int64_t c = 0; c < count; ++c) to[c] *= *whole;
+      }
       std::fill(to + count, to + matmul::RoundUp(count, unit), 0.0f);
     }
     return {buffer, stride};
   }
+
+  // As ColumnsOfCodes has it.
+  template <typename Pool>
+  int64_t One(const Pool& pool, int64_t k, const float* x, float* y) const {
+#if defined(__x86_64__)
+    if (matmul::HasAvx512()) return columns::One<Kind>(pool, *this, k, x, y);
+#endif
+    (void)pool, (void)k, (void)x, (void)y;
+    return 0;
+  }
+
+#if defined(__x86_64__)
+  using Kind = columns::Nibbles<kE2m1Doubled>;
+
+  int64_t GroupRows() const { return kGroup; }
+
+  columns::Scales OfGroup(int64_t group, int64_t col, int64_t count, float* buffer) const {
+    columns::HalvesOfE4m3(scale + group * cols + col, count, buffer);
+    columns::TurnAll(buffer, count, buffer);
+    return {buffer, nullptr};
+  }
+
+  float Finish(int64_t, float sum) const { return whole == nullptr ? sum : sum * *whole; }
+#endif
 
  private:
   static void Widen(const uint8_t* from, int64_t count, float* to) {

@@ -22,6 +22,13 @@ constexpr int64_t kMostRows = 504;   // rows that share an unpacked panel
 constexpr int64_t kPairRows = 128;   // up to which bf16 is multiplied in pairs
 constexpr int64_t kPlainRows = 64;   // from 2 up to which f32 is multiplied where it lies
 
+// Whether weights have One(pool, k, x, y), for one row of x.
+template <typename Weights, typename Pool, typename = void>
+inline constexpr bool kHasOne = false;
+template <typename Weights, typename Pool>
+inline constexpr bool
+    kHasOne<Weights, Pool, std::void_t<decltype(&Weights::template One<Pool>)>> = true;
+
 template <typename Weights, typename Y>
 struct Many {
   int64_t Stretches() const { return (shape.k + gemm::kDepth - 1) / gemm::kDepth; }
@@ -91,6 +98,13 @@ void Product(const Pool& pool, const MatmulShape& shape, const X* x, const Weigh
     }
   }
 #endif
+  if constexpr (products::kHasOne<Weights, Pool>) {
+    if (shape.rows == 1 && shape.batch == 1) {
+      const Weights w = weights(0);
+      const int64_t made = w.One(pool, shape.k, x, y);
+      if (made != 0) return matmul::ByColumns(w, made, shape.n, shape.k, x, shape.k, 1, y, shape.n);
+    }
+  }
   if (shape.rows < products::kManyRows) return Matmul(pool, shape, x, weights, y);
   const float* wide = nullptr;
   constexpr bool kInPlace = std::is_same_v<X, float>;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "minifloat.h"
 #include "products.h"
 #include "testing.h"
 
@@ -200,6 +201,10 @@ int main() {
   TestExact<rlx::blocks::Q4_K>();
   TestExact<rlx::blocks::Q5_K>();
   TestExact<rlx::blocks::Q6_K>();
+  TestExact<rlx::blocks::Mxfp4>();
+  TestExact<rlx::blocks::Nvfp4>();
+  TestExact<rlx::blocks::Iq4Nl>();
+  TestExact<rlx::blocks::Iq4Xs>();
   std::puts("dequant_int8: ok");
   return 0;
 }
