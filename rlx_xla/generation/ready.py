@@ -2,17 +2,21 @@
 
 Beside each program of the compile cache lies what it takes to run it again: the program, its module
 and the names of its arguments. It is found by everything that tracing it would look at: sizes,
-types of weights, options, versions, the sources of this project, other packages' kernels, JAX's
-settings, and the processor. Anything else is traced and looked up in the compile cache as before.
+types of weights, options, versions, the sources of this project, JAX's settings, the sizes that
+kernels are taken from, and the processor. Anything else is traced and looked up in the compile
+cache as before, and so is everything while other packages bring kernels or rules, while sources are
+newer than this process, and while somebody asks for what only a compile shows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
 import re
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -28,14 +32,19 @@ from rlx.options.compile import CompileOptions
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla.backend import XlaExecutable
 from rlx_xla.kernels import ffi
-from rlx_xla.kernels.calibration import described
+from rlx_xla.kernels.calibration import all_bounds
 from rlx_xla.kernels.select import all_kernels
+from rlx_xla.lowering import registry as lowering_rules
 from rlx_xla.runtime.cache import program_cache, target_parts
 from rlx_xla.runtime.executable import LoadedExecutable
-from rlx_xla.runtime.program_cache import ProgramKey
+from rlx_xla.runtime.program_cache import ProgramCache, ProgramKey
+from rlx_xla.tracing import jax_registry as jax_rules
+from rlx_xla.tracing import registry as tracing_rules
 
 _TARGET = re.compile(r"@(rlx_\w+_cpu)\.([0-9a-f]+)\b")
 _SOURCES = ("*.py", "*.cu", "*.so", "*.json")
+_OWN = ("rlx", "rlx_xla")
+_IMPORTED = time.time_ns()
 
 
 @final
@@ -84,7 +93,7 @@ class ReadyPrograms:
 
     def load(self, name: str, key: tuple[int, int, int]) -> ReadyProgram | None:
         """The program of a key; None where there is none, or the cache is off."""
-        kept = program_cache()
+        kept = self._cache()
         if kept is None:
             return None
         where = self._key(key)
@@ -95,7 +104,7 @@ class ReadyPrograms:
         try:
             head = json.loads(found[8 : 8 + size])
             return self._made(name, head, found[8 + size :])
-        except (CompileError, ValueError, KeyError):
+        except (CompileError, ValueError, KeyError, TypeError):
             kept.drop(where)  # of another machine, or not what it was
             return None
 
@@ -114,7 +123,7 @@ class ReadyPrograms:
             params: its params in the order of the model's.
             donated: names of the inputs that a call consumes.
         """
-        kept = program_cache()
+        kept = self._cache()
         executable = compiled._latest("ready").executable
         if kept is None or not isinstance(executable, XlaExecutable):
             return
@@ -162,15 +171,28 @@ class ReadyPrograms:
         )
         return ReadyProgram(loaded, params)
 
+    def _cache(self) -> ProgramCache | None:
+        """Where programs are kept; None where one that is found could differ from one compiled."""
+        options = self._options
+        shown = (
+            options.verbose,
+            options.fusion_report,
+            options.dispatch_report,
+            options.ir_dump is not None,
+        )
+        if any(shown) or not _all_ours() or _sources() is None:
+            return None
+        return program_cache()
+
     def _key(self, key: tuple[int, int, int]) -> ProgramKey:
         parts = {
             "ready": self._model,
             "sizes": str(key),
             "options": repr(self._options),
-            "sources": _sources(),
+            "sources": str(_sources()),
             "kernels": ", ".join(kernel.name for kernel in all_kernels()),
             "packages": ", ".join(_packages()),
-            "bounds": described(),
+            "bounds": ", ".join(f"{bound.name} {bound}" for bound in all_bounds()),
             "settings": jax_client.settings_digest(),
             "flags": jax_client.compile_options_digest(self._device, {}),
             **target_parts(self._device),
@@ -179,17 +201,43 @@ class ReadyPrograms:
 
 
 @functools.cache
-def _sources() -> str:
-    """Digest of names, sizes and times of the project's files, as Python looks at sources."""
+def _sources() -> str | None:
+    """Digest of names, sizes and times of the project's files, as Python looks at sources.
+
+    None where one was written after this process had read it: what runs is not what lies there.
+    """
     digest = hashlib.sha256(sys.version.encode())
     for package in (rlx, rlx_xla):
         for folder in map(Path, package.__path__):
             files = sorted(file for kind in _SOURCES for file in folder.rglob(kind))
             for file in files:
                 seen = file.stat()
+                if max(seen.st_mtime_ns, seen.st_ctime_ns) > _IMPORTED:
+                    return None
                 line = f"{file.relative_to(folder)} {seen.st_size} {seen.st_mtime_ns}\n"
                 digest.update(line.encode())
     return digest.hexdigest()
+
+
+def _all_ours() -> bool:
+    """Whether all that an op of this project becomes is of its sources, which the key tells apart.
+
+    Ops of other packages are in no model; what they become is no matter.
+    """
+    found: list[Any] = [*tracing_rules._RULES.values()]
+    found += [rule for (op, _), rule in lowering_rules._RULES.items() if _is_ours(op)]
+    found += [rule for op, rule in jax_rules._RULES.items() if _is_ours(op)]
+    for kernel in all_kernels():
+        parts = (getattr(kernel, field.name) for field in dataclasses.fields(kernel))
+        if _is_ours(kernel.op):
+            found += [type(kernel), *(part for part in parts if callable(part))]
+    return all(map(_is_ours, found))
+
+
+def _is_ours(made: Any) -> bool:
+    """Whether a class or a function is of this project."""
+    function = made.func if isinstance(made, functools.partial) else made
+    return function.__module__.partition(".")[0] in _OWN
 
 
 def _packages() -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
+import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,14 @@ pytest.importorskip("tokenizers")
 
 import rlx  # noqa: E402  (after importorskip)
 from rlx.errors import CompileError  # noqa: E402
+from rlx.ops import Add  # noqa: E402
 from rlx_xla._jax_compat import client as jax_client  # noqa: E402
 from rlx_xla.generation import programs, ready  # noqa: E402
 from rlx_xla.generation.model import LanguageModel  # noqa: E402
+from rlx_xla.kernels.calibration import all_bounds, bounds  # noqa: E402
+from rlx_xla.kernels.calibration.store import Calibration  # noqa: E402
+from rlx_xla.kernels.select import all_kernels  # noqa: E402
+from rlx_xla.lowering import registry as lowering_rules  # noqa: E402
 from rlx_xla.runtime.cache import (  # noqa: E402
     clear_cache,
     disable_cache,
@@ -26,6 +34,8 @@ from rlx_xla.runtime.cache import (  # noqa: E402
     program_cache,
 )
 from rlx_xla.runtime.program_cache import ProgramKey  # noqa: E402
+from rlx_xla.tracing import jax_registry as jax_rules  # noqa: E402
+from rlx_xla.tracing import registry as tracing_rules  # noqa: E402
 from tests.rlx_xla import tiny_gguf  # noqa: E402
 
 PROMPT = "the sea the"
@@ -120,8 +130,13 @@ def test_whatever_a_program_depends_on_makes_it_be_traced(
         patch.setattr(ready, "_packages", lambda: ["kernels 1.0"])
         assert changed() == {"packages"}
     with monkeypatch.context() as patch:
-        patch.setattr(ready, "described", lambda: "measured here")
-        assert changed() == {"bounds"}
+        # Measured again, with other results: the file and the number of bounds are the same.
+        bound = all_bounds()[0]
+        for size in (bound.value + 1, bound.value + 2):
+            patch.setattr(bounds, "_read", Calibration({bound.name: size}))
+            assert changed() == {"bounds"}
+            parts["bounds"] = store._key((1, 16, 128)).parts["bounds"]
+    parts["bounds"] = store._key((1, 16, 128)).parts["bounds"]
     with monkeypatch.context() as patch:
         patch.setattr(jax_client, "compile_options_digest", lambda *args: "other")
         assert changed() == {"flags"}
@@ -133,6 +148,61 @@ def test_whatever_a_program_depends_on_makes_it_be_traced(
         assert (other["ready"] != parts["ready"]) is ("inputs" in words)
     wider = tiny_gguf.write(tmp_path / "w.gguf", rng, changes={"rope.freq_base": 20_000.0})
     assert LanguageModel(wider)._programs._store()._key((1, 16, 128)).parts != parts
+
+
+def test_where_a_program_could_differ_from_what_lies_there_it_is_traced(
+    cache: Path, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng)
+
+    def is_kept() -> bool:
+        return LanguageModel(path)._programs._store()._cache() is not None
+
+    monkeypatch.setattr(ready, "_sources", lambda: "digest")
+    assert is_kept()
+    # What only a compile shows.
+    for name in ("RLX_VERBOSE", "RLX_FUSION_REPORT", "RLX_DISPATCH_REPORT", "RLX_IR_DUMP"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "1")
+            assert not is_kept()
+    # Kernels and rules of others, whose sources no key knows of.
+    first = all_kernels()[0]
+    check = types.FunctionType(said.__code__, {"__name__": "others.kernels"})
+    with monkeypatch.context() as patch:
+        patch.setattr(ready, "all_kernels", lambda: [replace(first, check=check)])
+        assert not is_kept()
+        patch.setattr(ready, "all_kernels", lambda: [first])
+        assert is_kept()
+    for table in (lowering_rules._RULES, tracing_rules._RULES, jax_rules._RULES):
+        with monkeypatch.context() as patch:
+            patch.setitem(table, next(iter(table), (Add, None)), check)
+            assert not is_kept()
+    assert is_kept()
+
+
+def test_sources_that_change_while_they_run_give_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = ready._sources.__wrapped__
+    monkeypatch.setattr(ready, "_IMPORTED", time.time_ns())
+    assert sources() is not None
+    newest = max(
+        max(file.stat().st_mtime_ns, file.stat().st_ctime_ns)
+        for file in Path(ready.__file__).parent.glob("*.py")
+    )
+    monkeypatch.setattr(ready, "_IMPORTED", newest - 1)
+    assert sources() is None
+
+
+@pytest.mark.parametrize("head", ["[]", "3", '{"module": 3}', '{"module": "module {}"}', "{"])
+def test_a_damaged_entry_is_dropped(
+    head: str, cache: Path, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    store = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng))._programs._store()
+    kept, key = program_cache(), (1, 16, 128)
+    assert kept is not None
+    data = len(head).to_bytes(8, "little") + head.encode()
+    kept.put(store._key(key), data, "llama, ready", 1.0)
+    assert store.load("llama", key) is None
+    assert kept.entries() == []
 
 
 @pytest.mark.slow
