@@ -79,6 +79,8 @@ class DType(enum.Enum):
         self.bits = bits
         self.numpy: np.dtype[Any] = np.dtype(scalar)
 
+    __hash__ = object.__hash__  # each is one object; an Enum hashes its name, in Python
+
     def __str__(self) -> str:
         return self.label
 

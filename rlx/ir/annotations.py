@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Predicate: TypeAlias = "Callable[[Any], bool]"
 
+_INTS = frozenset({int})
 _MODULES = re.compile(r"\b(?:\w+\.)+(?=\w)")
 
 
@@ -50,6 +51,15 @@ def faults(op: type[Op], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 f"attribute {name!r} is required to be {ast.unparse(_annotations(op)[name])}; "
                 f"got {type(value).__name__}.",
             )
+
+
+def fits(op: Op) -> bool:
+    """Whether each attribute of an op was given, and is what its annotation allows."""
+    values = vars(op)
+    for name, test, _ in checks(type(op)):
+        if name not in values or not test(values[name]):
+            return False
+    return True
 
 
 @lru_cache(maxsize=1024)
@@ -96,6 +106,8 @@ def _predicate(op: type[Op], tree: ast.expr) -> Predicate:
             kinds = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             if len(kinds) == 2 and isinstance(kinds[1], ast.Constant):
                 item = _predicate(op, kinds[0])
+                if item is _is_int:
+                    return _are_ints
                 return lambda value: (
                     type(value) is tuple and all(map(item, cast("tuple[Any, ...]", value)))
                 )
@@ -123,9 +135,7 @@ def _name_predicate(op: type[Op], name: str) -> Predicate:
         case "Dim":
             return _is_dim
         case "Shape":
-            return lambda value: (
-                type(value) is tuple and all(map(_is_dim, cast("tuple[Any, ...]", value)))
-            )
+            return _is_shape
         case "Graph":
             return _is_graph
         case "Attribute":
@@ -144,8 +154,25 @@ def _is_int(value: Any) -> bool:
     return type(value) is int and -(2**63) <= value < 2**64
 
 
+def _are_ints(value: Any) -> bool:
+    """A tuple of ints that 64 bits hold; most are tuples of axes, which are seen at once."""
+    if type(value) is not tuple:
+        return False
+    items = cast("tuple[Any, ...]", value)
+    if not _INTS.issuperset(map(type, items)):
+        return False
+    return not items or (min(items) >= -(2**63) and max(items) < 2**64)
+
+
 def _is_dim(value: object) -> bool:
     return type(value) is int or isinstance(value, DimExpr)  # TensorType says how large
+
+
+def _is_shape(value: Any) -> bool:
+    if type(value) is not tuple:
+        return False
+    items = cast("tuple[Any, ...]", value)
+    return _INTS.issuperset(map(type, items)) or all(map(_is_dim, items))
 
 
 def _is_graph(value: object) -> bool:

@@ -100,18 +100,28 @@ class Opaque:
         return f"Opaque({type(self.value).__name__})"
 
 
+_NORMAL = frozenset({int, str, bool, float, type(None), DType, Literal})
+"""Kinds of the attributes that ops have most, all in their final form."""
+
+
+def is_normal(value: Any) -> bool:
+    """Whether an attribute, or each item of a tuple, is seen at once to need no ``normalise``."""
+    kind = cast("type[object]", type(value))
+    return kind in _NORMAL or (kind is tuple and _NORMAL.issuperset(map(type, value)))
+
+
 def normalise(where: str, value: Any) -> Any:
     """Return the attribute with lists as tuples and NumPy scalars as Python scalars.
 
     Raises:
         RegistryError: the value's type is outside the closed set.
     """
-    kind = cast("type[object]", type(value))
-    if kind is int or kind is str or kind is bool or kind is float or value is None:
+    if is_normal(value):
         return value
+    kind = cast("type[object]", type(value))
     if kind is tuple or kind is list:
-        return tuple(normalise(where, item) for item in value)
-    if isinstance(value, DType | enum.Enum | bytes | DimExpr | Literal | Opaque):
+        return tuple([normalise(where, item) for item in value])
+    if isinstance(value, enum.Enum | bytes | DimExpr | Opaque):
         return value
     if isinstance(value, np.bool_ | np.integer | np.floating):
         return cast("bool | int | float", value.item())
@@ -123,6 +133,10 @@ def normalise(where: str, value: Any) -> Any:
         f"{where}: an attribute must be bool, int, float, str, bytes, None, Enum, DType, Dim, "
         f"Literal, Graph, Opaque or a tuple of these; got {kind.__name__}."
     )
+
+
+_OWN_KEYS = frozenset({int, str})
+"""Kinds of which a value stands for itself: nothing of another kind that stands there equals it."""
 
 
 def key(value: Any) -> Hashable:
@@ -138,7 +152,9 @@ def key(value: Any) -> Hashable:
     if kind is bool:
         return ("bool", value)
     if kind is tuple:
-        return tuple(key(item) for item in value)
+        if _OWN_KEYS.issuperset(map(type, value)):
+            return value
+        return tuple([key(item) for item in value])
     if kind is Opaque and not value.counts:
         return None
     return value

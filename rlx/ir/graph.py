@@ -52,14 +52,13 @@ class Node:
         location: Location = loc.UNKNOWN,
     ) -> None:
         """Make a node as given; ``make_node`` is what checks and infers."""
-        put = object.__setattr__
-        put(self, "op", op)
-        put(self, "inputs", inputs)
-        put(self, "types", types)
-        put(self, "location", location)
+        _put_op(self, op)
+        _put_inputs(self, inputs)
+        _put_types(self, types)
+        _put_location(self, location)
         single = len(types) == 1
         results = (Value(self, 0),) if single else tuple(Value(self, i) for i in range(len(types)))
-        put(self, "results", results)
+        _put_results(self, results)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a node never changes; {name!r} cannot be set. Make a new node.")
@@ -87,8 +86,8 @@ class Value(ValueOperators):
 
     def __init__(self, node: Node, index: int) -> None:
         """Refer to result ``index`` of ``node``; nodes make these themselves."""
-        object.__setattr__(self, "node", node)
-        object.__setattr__(self, "index", index)
+        _put_node(self, node)
+        _put_index(self, index)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a value never changes; {name!r} cannot be set.")
@@ -114,6 +113,14 @@ class Value(ValueOperators):
 
     def __repr__(self) -> str:
         return f"<Value {self.type} of {self.node!r}>"
+
+
+# Slots of what never changes, which only the classes' own initialisers write: passes make nodes by
+# the thousand, and these take half the time of ``object.__setattr__``.
+_put_op, _put_inputs, _put_types, _put_location, _put_results = (
+    vars(Node)[name].__set__ for name in ("op", "inputs", "types", "location", "results")
+)
+_put_node, _put_index = (vars(Value)[name].__set__ for name in ("node", "index"))
 
 
 def make_node(op: Op, inputs: Sequence[Value], location: Location | None = None) -> Node:
@@ -355,7 +362,8 @@ def inner_first(graph: Graph, enter: Callable[[Graph], bool]) -> tuple[Graph, ..
         seen.add(id(current))
         stack.append((current, True))
         if enter(current):
-            inner = [g for node in current.nodes() for g in inner_graphs(node.op)]
+            holders = [node.op for node in current.nodes() if node.op.holds_graphs]
+            inner = [g for op in holders for g in inner_graphs(op)]
             stack.extend((g, False) for g in reversed(inner))
     return tuple(order)
 
@@ -376,28 +384,24 @@ def inner_graphs(op: Op) -> tuple[Graph, ...]:
 def _topological(roots: Iterable[Value], findings: list[str]) -> tuple[Node, ...]:
     """Order nodes with inputs before users (depth first, iterative); report cycles."""
     order: list[Node] = []
-    state: dict[int, int] = {}  # 1 = being visited, 2 = done
+    visited: set[Node] = set()
+    done: set[Node] = set()
     for root in roots:
         stack = [root.node]
         while stack:
             node = stack[-1]
-            ident = id(node)
-            seen = state.get(ident)
-            if seen == 2:
+            if node in visited:
                 stack.pop()
+                if node not in done:
+                    done.add(node)
+                    order.append(node)
                 continue
-            if seen == 1:
-                stack.pop()
-                state[ident] = 2
-                order.append(node)
-                continue
-            state[ident] = 1
-            for value in reversed(node.inputs):
+            visited.add(node)
+            for value in node.inputs[::-1]:
                 inner = value.node
-                found = state.get(id(inner))
-                if found is None:
+                if inner not in visited:
                     stack.append(inner)
-                elif found == 1:
+                elif inner not in done:
                     findings.append(f"{inner!r} depends on itself: the graph has a cycle.")
                     return tuple(order)
     return tuple(order)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from types import FrameType
 
 _MADE_UP = re.compile(r"[/\\\\]ipykernel_\d+[/\\\\]")
@@ -63,6 +63,24 @@ class at:  # noqa: N801  reads as the word it is: ``with at(location):``
 
     def __enter__(self) -> None:
         self._token = _explicit.set(self._location)
+
+    def __exit__(self, *error: object) -> None:
+        _explicit.reset(self._token)
+
+
+@final
+class moving:  # noqa: N801  ``with moving() as move:``
+    """Give nodes made inside the location that was named last with ``move(location)``.
+
+    For whoever goes through many nodes: cheaper than ``at`` for each. The location from before
+    comes back at the end.
+    """
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> Callable[[Location], object]:
+        self._token = _explicit.set(_explicit.get())
+        return _explicit.set
 
     def __exit__(self, *error: object) -> None:
         _explicit.reset(self._token)

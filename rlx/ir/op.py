@@ -78,8 +78,9 @@ class Op:
             return
         right = True
         for name, allows, is_float in annotations.checks(type(self)):
-            value = getattr(self, name)
-            clean = attributes.normalise(f"{self.op_name}.{name}", value)
+            value = clean = getattr(self, name)
+            if not attributes.is_normal(value):
+                clean = attributes.normalise(f"{self.op_name}.{name}", value)
             allowed = allows(clean)
             if allowed and is_float and type(clean) is int:
                 clean = float(clean)
@@ -186,13 +187,12 @@ class Op:
 
     def identity(self) -> Hashable:
         """Class and attributes by type and bit pattern; what ``==`` and ``hash`` use."""
-        try:
-            return self._key
-        except AttributeError:
-            parts = tuple(attributes.key(getattr(self, n)) for n in self.attribute_names)
+        found: Hashable = self.__dict__.get("_key")
+        if found is None:
+            parts = [attributes.key(getattr(self, n)) for n in self.attribute_names]
             found = (type(self), *parts)
             object.__setattr__(self, "_key", found)
-            return found
+        return found
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Op):

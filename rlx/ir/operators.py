@@ -18,7 +18,7 @@ from rlx.errors import DTypeError, ShapeError
 from rlx.host_values import python_array, refuse_masked
 
 if TYPE_CHECKING:
-    from rlx.ir.graph import Value
+    from rlx.ir.graph import Node, Value
     from rlx.ir.op import Op
     from rlx.types import Dim, Shape
 
@@ -30,6 +30,8 @@ class ValueOperators:
     """Operators and short methods of ``Value``."""
 
     __slots__ = ()
+    node: Node  # a Value's, which is the only subclass
+    index: int
     # NumPy leaves its operators to ours, and refuses np.sin(value) and the like by name.
     __array_ufunc__ = None
 
@@ -128,17 +130,17 @@ class ValueOperators:
     @property
     def shape(self) -> Shape:
         """Dims, ints or expressions."""
-        return _value(self).type.shape
+        return self.node.types[self.index].shape
 
     @property
     def dtype(self) -> DType:
         """Element type."""
-        return _value(self).type.dtype
+        return self.node.types[self.index].dtype
 
     @property
     def rank(self) -> int:
         """Number of axes."""
-        return len(_value(self).type.shape)
+        return len(self.node.types[self.index].shape)
 
     def reshape(self, *shape: Dim | Sequence[Dim]) -> Value:
         """Same elements in C order under another shape; one dim may be −1."""

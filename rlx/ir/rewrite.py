@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar, cast, final
 from rlx.errors import PassError, RlxError
 from rlx.ir import location as loc
 from rlx.ir.graph import Graph, Node, Value, inner_graphs
+from rlx.ir.location import Location
 from rlx.ir.op import Op
 
 Rewritten: TypeAlias = "Value | tuple[Value, ...] | None"
@@ -63,11 +64,14 @@ def sweep(graph: Graph, start: Callable[[], Rule], *, nested: bool = True) -> Gr
         for node in inner.nodes():
             current = _rebuilt(node, new, done)
             made = visit(current)
-            results = current.results if made is None else _as_tuple(made)
-            if made is not None:
-                _check(current, results, visit)
+            if made is None:
+                if current is not node:
+                    _replace(new, node.results, current.results)
+                continue
+            results = _as_tuple(made)
+            _check(current, results, visit)
             if results != node.results:
-                new.update(zip(node.results, results, strict=True))
+                _replace(new, node.results, results)
         done[inner] = _with_new(inner, new)
     return done[graph]
 
@@ -138,18 +142,15 @@ def with_inner_graphs(op: Op, graphs: Sequence[Graph]) -> Op:
 
 
 @final
-class _Dispatch:
-    """Rules by op class."""
+class _Dispatch(dict[type[Op], list[Rule]]):
+    """Rules by op class, found at the first use of one."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = rules
-        self._by_op: dict[type[Op], list[Rule]] = {}
+        super().__init__()
+        self._rules = [(r, getattr(r, _TARGETS, ())) for r in rules]
 
-    def __getitem__(self, op: type[Op]) -> list[Rule]:
-        found = self._by_op.get(op)
-        if found is None:
-            wanted = [(r, getattr(r, _TARGETS, ())) for r in self._rules]
-            found = self._by_op[op] = [r for r, ops in wanted if not ops or op in ops]
+    def __missing__(self, op: type[Op]) -> list[Rule]:
+        found = self[op] = [r for r, ops in self._rules if not ops or op in ops]
         return found
 
 
@@ -190,27 +191,22 @@ class _Rewriting:
     def _one(self, graph: Graph) -> Graph:
         new: dict[Value, Value] = {}
         settled: set[Node] = set()
-        for node in graph.nodes():
-            if self._is_plain(node, new):
-                settled.add(node)
-            elif node not in settled and not (node.results and node.results[0] in new):
-                current = self._rebuilt(node, new)
+        table, nested = self._table, self._nested
+        with loc.moving() as move:
+            for node in graph.nodes():
+                if node in settled or (new and node.results and node.results[0] in new):
+                    continue
+                op = node.op
+                current = self._rebuilt(node, new) if nested and op.holds_graphs else node
+                if new and current is node and not new.keys().isdisjoint(node.inputs):
+                    current = Node(op, _renewed(node, new), node.types, node.location)
                 settled.add(current)
-                made = self._apply(current)
+                made = self._apply(current, move) if table[type(op)] else None
                 if made is not None:
-                    self._settle(node, made, new, settled)
+                    self._settle(node, made, new, settled, move)
                 elif current is not node:
-                    new.update(zip(node.results, current.results, strict=True))
+                    _replace(new, node.results, current.results)
         return _with_new(graph, new)
-
-    def _is_plain(self, node: Node, new: Mapping[Value, Value]) -> bool:
-        """Whether there is nothing to do: no rule for the op, and inputs and graphs as before."""
-        if self._table[type(node.op)]:
-            return False
-        for value in node.inputs:
-            if value in new:
-                return False
-        return not self._nested or not inner_graphs(node.op)
 
     def _settle(
         self,
@@ -218,6 +214,7 @@ class _Rewriting:
         result: tuple[Value, ...],
         new: dict[Value, Value],
         settled: set[Node],
+        move: Callable[[Location], object],
     ) -> None:
         """Rewrite what a rule made of a node to the end."""
         stack = [_Frame(root, 0, result)]
@@ -241,11 +238,11 @@ class _Rewriting:
                     continue
             current = self._rebuilt(node, new)
             settled.add(current)
-            made = self._apply(current)
+            made = self._apply(current, move)
             if made is None:
                 stack.pop()
                 if current is not node:
-                    new.update(zip(node.results, current.results, strict=True))
+                    _replace(new, node.results, current.results)
                 continue
             applications += 1
             if frame.depth >= _DEPTH or applications > _APPLICATIONS:
@@ -271,29 +268,26 @@ class _Rewriting:
         return bool(nodes)
 
     def _rebuilt(self, node: Node, new: Mapping[Value, Value]) -> Node:
-        if self._nested:
+        if self._nested and node.op.holds_graphs:
             for inner in inner_graphs(node.op):
                 if inner not in self._done:  # a rule made it
                     self.graph(inner)
         return _rebuilt(node, new, self._done)
 
-    def _apply(self, node: Node) -> tuple[Value, ...] | None:
-        candidates = self._table[type(node.op)]
-        if not candidates:
-            return None
-        with loc.at(node.location):
-            for candidate in candidates:
-                try:
-                    made = candidate(node)
-                except RlxError as error:
-                    error.add_note(f"  in rule {_name(candidate)!r} on {node!r}")
-                    raise
-                if made is None:
-                    continue
-                results = _as_tuple(made)
-                _check(node, results, candidate)
-                if results != node.results:
-                    return results
+    def _apply(self, node: Node, move: Callable[[Location], object]) -> tuple[Value, ...] | None:
+        move(node.location)
+        for candidate in self._table[type(node.op)]:
+            try:
+                made = candidate(node)
+            except RlxError as error:
+                error.add_note(f"  in rule {_name(candidate)!r} on {node!r}")
+                raise
+            if made is None:
+                continue
+            results = _as_tuple(made)
+            _check(node, results, candidate)
+            if results != node.results:
+                return results
         return None
 
 
@@ -313,19 +307,34 @@ def _with_new(graph: Graph, new: Mapping[Value, Value]) -> Graph:
 def _rebuilt(node: Node, new: Mapping[Value, Value], done: Mapping[Graph, Graph]) -> Node:
     """The node over rewritten inputs and inner graphs; itself when nothing changed."""
     op = node.op
-    if done:
+    if done and op.holds_graphs:
         inner = inner_graphs(op)
         if any(done.get(g, g) is not g for g in inner):
             op = with_inner_graphs(op, [done.get(g, g) for g in inner])
-    for value in node.inputs:
-        if value in new:
-            inputs = tuple(new.get(v, v) for v in node.inputs)
-            return Node(op, inputs, node.types, node.location)
+    if new and not new.keys().isdisjoint(node.inputs):
+        return Node(op, _renewed(node, new), node.types, node.location)
     return node if op is node.op else Node(op, node.inputs, node.types, node.location)
+
+
+def _renewed(node: Node, new: Mapping[Value, Value]) -> tuple[Value, ...]:
+    """The inputs of a node, those that are replaced as they are now."""
+    return tuple([new.get(v, v) for v in node.inputs])
+
+
+def _replace(new: dict[Value, Value], old: tuple[Value, ...], made: tuple[Value, ...]) -> None:
+    """Note what stands for the results of a node."""
+    if len(old) == len(made) == 1:
+        new[old[0]] = made[0]
+    else:
+        new.update(zip(old, made, strict=True))
 
 
 def _check(node: Node, results: Sequence[Value], candidate: Rule) -> None:
     wrong = [v for v in cast("Sequence[object]", results) if not isinstance(v, Value)]
+    if not wrong and len(results) == len(node.types) == 1:
+        first = results[0]
+        if first.node.types[first.index] is node.types[0]:
+            return
     if wrong:
         name = _name(candidate)
         raise PassError(

@@ -237,6 +237,9 @@ def _attribute(value: Any, names: dict[int, str]) -> str:
             return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
+_WITHOUT_DIMS = frozenset({int, str, bool, float})
+
+
 def _dims(nodes: Iterable[Node]) -> Iterator[DimExpr]:
     """Every distinct symbolic dim in types and attributes."""
     seen: set[DimExpr] = set()
@@ -244,12 +247,16 @@ def _dims(nodes: Iterable[Node]) -> Iterator[DimExpr]:
     stack: list[Any] = []
     for node in nodes:
         for kind in node.types:
-            stack.extend(dim for dim in kind.shape if type(dim) is not int)
+            if not _WITHOUT_DIMS.issuperset(map(type, kind.shape)):
+                stack.extend(kind.shape)
         if node.op.attribute_names and id(node.op) not in ops:
             ops.add(id(node.op))
             for name in node.op.attribute_names:
                 value = getattr(node.op, name, None)
-                if type(value) is tuple or isinstance(value, DimExpr):
+                if type(value) is tuple:
+                    if not _WITHOUT_DIMS.issuperset(map(type, cast("tuple[Any, ...]", value))):
+                        stack.append(value)
+                elif isinstance(value, DimExpr):
                     stack.append(value)
         while stack:
             item = stack.pop()

@@ -31,3 +31,18 @@ def test_what_is_given_around() -> None:
     here = location.intern("model.py", 3)
     with location.at(here):
         assert location.enclosing() is here
+
+
+def test_moving_gives_back_what_was_there() -> None:
+    first, second, outer = (location.Location("f.py", n) for n in (1, 2, 3))
+    with location.at(outer):
+        with location.moving() as move:
+            assert location.enclosing() == outer
+            move(first)
+            assert location.enclosing() == first
+            with location.at(outer):
+                assert location.enclosing() == outer
+            move(second)
+            assert location.enclosing() == second
+        assert location.enclosing() == outer
+    assert location.enclosing() == location.UNKNOWN
