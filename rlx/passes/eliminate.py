@@ -35,10 +35,12 @@ def _visitor(purity: Purity, shared: dict[str, Graph]) -> Rule:
     seen: dict[Hashable, Node] = {}
 
     def merge(node: Node) -> tuple[Value, ...] | None:
-        node, kept = _with_shared_graphs(node, shared), node
+        kept = node
+        if node.op.holds_graphs:
+            node = _with_shared_graphs(node, shared)
         if node.op.op_name in ("input", "param") or purity.is_pinned(node):
             return None if node is kept else node.results
-        first = seen.setdefault((node.op, node.inputs), node)
+        first = seen.setdefault((node.op.identity(), node.inputs), node)
         return None if first is kept else first.results
 
     return merge

@@ -36,7 +36,8 @@ class InlineCalls(AbstractPass):
 
     def run(self, graph: Graph, ctx: PassContext) -> Graph:
         everything = graph.all_graphs()
-        holders = [node for inner in everything for node in inner.nodes() if inner_graphs(node.op)]
+        nodes = [node for inner in everything for node in inner.nodes() if node.op.holds_graphs]
+        holders = [node for node in nodes if inner_graphs(node.op)]
         bodies = [node.op.body for node in holders if isinstance(node.op, Call)]
         if not bodies:
             return graph
@@ -81,7 +82,11 @@ class InlineCalls(AbstractPass):
                 continue
             if node.results and node.results[0] in new:  # an input of a body
                 continue
-            given = tuple(new.get(v, v) for v in node.inputs)
+            given = node.inputs
+            if new and not new.keys().isdisjoint(given):
+                given = tuple([new.get(v, v) for v in given])
+            elif not node.op.holds_graphs:
+                continue
             if isinstance(node.op, Call) and node.op.kind is not CallKind.REMAT:
                 body = _body(node)
                 if body in once:
@@ -91,9 +96,11 @@ class InlineCalls(AbstractPass):
                 if body in small:
                     new.update(zip(node.results, splice(done[body], given), strict=True))
                     continue
-            inner = inner_graphs(node.op)
-            made_inner = [done[g] for g in inner]
-            op = node.op if made_inner == list(inner) else with_inner_graphs(node.op, made_inner)
+            op = node.op
+            if op.holds_graphs:
+                inner = inner_graphs(op)
+                made_inner = [done[g] for g in inner]
+                op = op if made_inner == list(inner) else with_inner_graphs(op, made_inner)
             if op is not node.op or given != node.inputs:
                 made_node = Node(op, given, node.types, node.location)
                 new.update(zip(node.results, made_node.results, strict=True))

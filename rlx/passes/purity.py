@@ -37,7 +37,7 @@ class Purity:
             if kind.dtype is DType.TOKEN:
                 return True
         for value in node.inputs:
-            if value.type.dtype is DType.TOKEN:
+            if value.node.types[value.index].dtype is DType.TOKEN:
                 return True
         return op.holds_graphs and any(self._holds_pinned(inner) for inner in inner_graphs(op))
 

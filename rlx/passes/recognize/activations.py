@@ -42,6 +42,8 @@ def gelu(search: Search, node: Node) -> Match | None:
     result = node.results[0]
     if not result.dtype.is_float or (search.strict and result.dtype.bits < 32):
         return None
+    if not search.has(Erf, Erfc, Tanh):
+        return None
     factor, others = 1.0, list[Value]()
     for view, below in search.factors(search.view(result)):
         number = search.number(view.value)

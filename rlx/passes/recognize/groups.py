@@ -9,12 +9,19 @@ from typing import final
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ir.operators import broadcast_to, constant
-from rlx.ops.arithmetic import Add, Div, Mul, Pow, Sub
+from rlx.ops.arithmetic import Add, Div, Mul, Sub
 from rlx.ops.normalization import BatchNormInference, GroupNorm
 from rlx.ops.shape import BroadcastInDim, Reshape
-from rlx.ops.transcendental import Rsqrt, Sqrt
 from rlx.passes.recognize.matcher import Match, Matcher, Reduced, Search, View
-from rlx.passes.recognize.norms import centre_of, flat, scale_of, variance_of
+from rlx.passes.recognize.norms import (
+    ROOTS,
+    centre_of,
+    flat,
+    may_end_norm,
+    scale_of,
+    scaled,
+    variance_of,
+)
 
 
 @final
@@ -81,8 +88,12 @@ def batch_norm(search: Search, node: Node) -> Match | None:
     dtype = node.types[0].dtype
     if not dtype.is_float or (search.strict and dtype.bits < 32):
         return None
+    if not may_end_norm(search, node):
+        return None
     rank = node.types[0].rank
     for product, beta in _affine(search, node):
+        if product.value not in search.once(scaled):
+            continue
         for axis in dict.fromkeys((rank - 1, 1)) if beta is not None and rank > 1 else ():
             found = _batch_norm(search, node, product, beta, axis)
             if found is not None:
@@ -142,7 +153,11 @@ def group_norm(search: Search, node: Node) -> Match | None:
     dtype = node.types[0].dtype
     if not dtype.is_float or node.types[0].rank < 2 or (search.strict and dtype.bits < 32):
         return None
+    if not may_end_norm(search, node):
+        return None
     for product, beta in _affine(search, node):
+        if product.value not in search.once(scaled):
+            continue
         factors = search.factors(product)
         if len(factors) > 3:
             continue
@@ -300,5 +315,5 @@ TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     Reshape: (group_norm,),
 }
 
-NEEDS: tuple[type[Op], ...] = (Sqrt, Rsqrt, Pow)
+NEEDS = ROOTS
 """Ops without any of which there is nothing to find."""

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast, final
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 
@@ -36,13 +36,16 @@ MAX_STEPS = 16
 MAX_ELEMENTS = 256
 """A longer literal is not searched for being all equal."""
 
+_IDENTITIES = tuple(range(32))
+"""Its beginnings are the axes of values that lie in others as they are."""
+
 MAX_FACTORS = 12
 """Most factors of one product."""
 
-_SPREADS = (BroadcastInDim, Expand, Reshape, Tile, Transpose, StopGradient, Copy)
-_PLAIN = (
-    *(Add, Sub, Mul, Div, Neg, Sqrt, Rsqrt, Square, IntegerPow, Pow, Max, Min),
-    *(Compare, Select, Convert),
+_SPREADS = frozenset({BroadcastInDim, Expand, Reshape, Tile, Transpose, StopGradient, Copy})
+_PLAIN = frozenset(
+    {Add, Sub, Mul, Div, Neg, Sqrt, Rsqrt, Square, IntegerPow, Pow, Max, Min}
+    | {Compare, Select, Convert}
 )
 """Elementwise ops through which a number stays known."""
 
@@ -69,8 +72,7 @@ Matcher: TypeAlias = "Callable[[Search, Node], Match | None]"
 
 
 @final
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """A value as it lies in another one.
 
     Attributes:
@@ -156,16 +158,25 @@ class Search:
         self.platform = platform
         self.has_kernel = has_kernel
         self._graph = graph
-        self._uses: Counter[Value] = Counter((*graph.outputs, *graph.effects))
         self._numbers: dict[Value, Any] = {}
+        self._behind: dict[Value, View | None] = {}
+        self._factors: dict[tuple[View, bool], list[tuple[View, bool]]] = {}
         self._found: dict[Callable[[Search], Any], Any] = {}
+        self._kinds = {type(node.op) for node in graph.nodes()}
         for node in graph.nodes():
-            self._uses.update(node.inputs)
             self._learn(node)
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the graph, in its order."""
-        return tuple(self._graph.nodes())
+        return self._graph.nodes()
+
+    def results(self) -> tuple[Value, ...]:
+        """The results of the graph, with the last tokens of its effects."""
+        return (*self._graph.outputs, *self._graph.effects)
+
+    def has(self, *ops: type[Op]) -> bool:
+        """Whether a node of one of the ops is in the graph."""
+        return not self._kinds.isdisjoint(ops)
 
     def readers(self, value: Value) -> Sequence[Node]:
         """The nodes that read a value, each once."""
@@ -179,7 +190,7 @@ class Search:
 
     def uses(self, value: Value) -> int:
         """How often a value is read, as a result of the graph too."""
-        return self._uses[value]
+        return self.once(_uses).get(value, 0)
 
     def miss(self, node: Node, what: str, why: str) -> None:
         """Report that a node comes near a pattern."""
@@ -189,7 +200,7 @@ class Search:
     def run(self, table: Mapping[type[Op], tuple[Matcher, ...]]) -> dict[Node, Match]:
         """All matches, each by its last node."""
         found: dict[Node, Match] = {}
-        live = {v.node for v in (*self._graph.outputs, *self._graph.effects)}
+        live = {v.node for v in self.results()}
         for node in reversed(self._graph.nodes()):
             if node not in live:
                 continue
@@ -200,7 +211,8 @@ class Search:
                     found[node] = match
                     read = match.operands
                     break
-            live.update(v.node for v in read)
+            for value in read:
+                live.add(value.node)
         return found
 
     def number(self, value: Value) -> float | None:
@@ -216,6 +228,8 @@ class Search:
 
     def _learn(self, node: Node) -> None:
         """Note what is known of a node's result, once its inputs have been dealt with."""
+        kind = type(node.op)
+        spread = kind in _SPREADS
         if isinstance(node.op, Constant):
             array = node.op.value.array
             if 0 < array.size <= MAX_ELEMENTS:
@@ -223,8 +237,7 @@ class Search:
                 if flat.tobytes() == flat[:1].tobytes() * array.size:
                     self._numbers[node.results[0]] = flat[0]
             return
-        spread = isinstance(node.op, _SPREADS)
-        if not spread and not isinstance(node.op, _PLAIN):
+        if not spread and kind not in _PLAIN:
             return
         known: list[Any] = []
         for operand in node.inputs:
@@ -245,13 +258,26 @@ class Search:
 
     def within(self, view: View) -> View | None:
         """What is behind one layout or conversion, or None where there is neither."""
-        value, axes = view.value, view.axes
+        value = view.value
+        if value in self._behind:
+            found = self._behind[value]
+        else:
+            found = self._behind[value] = self._one_behind(value)
+        if found is None:
+            return None
+        axes = view.axes
+        if found.axes == _IDENTITIES[: len(axes)]:
+            return View(found.value, axes)
+        return View(found.value, tuple([axes[place] if place >= 0 else -1 for place in found.axes]))
+
+    def _one_behind(self, value: Value) -> View | None:
+        """What is behind one layout or conversion, with its axes in the value."""
         node = value.node
         op = node.op
         if isinstance(op, StopGradient | Copy):
-            return View(node.inputs[0], axes)
+            return self.view(node.inputs[0])
         if isinstance(op, Convert):
-            return View(node.inputs[0], axes) if self.passes(node) else None
+            return self.view(node.inputs[0]) if self.passes(node) else None
         if isinstance(op, BroadcastInDim | Expand):
             x = node.inputs[0]
             lead = value.rank - x.rank
@@ -261,16 +287,15 @@ class Search:
                 else tuple(range(lead, value.rank))
             )
             pairs = zip(x.shape, places, strict=True)
-            kept = [axes[p] if size == value.shape[p] else -1 for size, p in pairs]
-            return View(x, tuple(kept))
+            return View(x, tuple([p if size == value.shape[p] else -1 for size, p in pairs]))
         if isinstance(op, Transpose):
             x = node.inputs[0]
             moved = [-1] * x.rank
             for place, axis in enumerate(op.permutation):
-                moved[axis] = axes[place]
+                moved[axis] = place
             return View(x, tuple(moved))
         if isinstance(op, Reshape):
-            return _unit_reshape(view, node.inputs[0])
+            return _unit_reshape(self.view(value), node.inputs[0])
         return None
 
     def passes(self, node: Node) -> bool:
@@ -405,6 +430,9 @@ class Search:
 
     def factors(self, view: View, *, inverse: bool = False) -> list[tuple[View, bool]]:
         """The factors of a product but for 1, each with whether it divides; through layouts."""
+        known = self._factors.get((view, inverse))
+        if known is not None:
+            return known
         found: list[tuple[View, bool]] = []
         pending = [(view, inverse)]
         while pending:
@@ -416,6 +444,7 @@ class Search:
                 continue
             else:
                 pending.extend((part, below != flipped) for part, flipped in reversed(split))
+        self._factors[view, inverse] = found
         return found
 
     def _split(self, view: View) -> list[tuple[View, bool]] | None:
@@ -544,6 +573,14 @@ def shortest(number: float, value: Value) -> float:
     if value.dtype.bits >= 32:
         return float(str(rounded[()]))
     return float(rounded)
+
+
+def _uses(search: Search) -> Counter[Value]:
+    found = Counter(search.results())
+    for node in search.nodes():
+        for value in node.inputs:
+            found[value] += 1
+    return found
 
 
 def _readers(search: Search) -> dict[Value, list[Node]]:

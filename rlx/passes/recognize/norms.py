@@ -10,8 +10,11 @@ from rlx.ir.op import Op
 from rlx.ir.operators import broadcast_to, constant
 from rlx.ops.arithmetic import Abs, Add, Div, IntegerPow, Max, Mul, Pow, Square, Sub
 from rlx.ops.compare import Select
+from rlx.ops.convert import Convert, Copy, StopGradient
+from rlx.ops.dot import DotGeneral
 from rlx.ops.normalization import LayerNorm, RmsNorm
 from rlx.ops.reduction import ReduceSum
+from rlx.ops.shape import BroadcastInDim, Expand, Reshape, Transpose
 from rlx.ops.transcendental import Rsqrt, Sqrt
 from rlx.passes.recognize.matcher import (
     MAX_STEPS,
@@ -22,6 +25,9 @@ from rlx.passes.recognize.matcher import (
     View,
     shortest,
 )
+
+ROOTS: tuple[type[Op], ...] = (Sqrt, Rsqrt, Pow)
+"""Ops by whose result a norm divides, or which it multiplies by."""
 
 
 @final
@@ -42,6 +48,34 @@ class Normal:
     eps: float
     centred: bool
     rest: tuple[View, ...]
+
+
+_CARRIERS = frozenset[type[Op]](
+    {BroadcastInDim, Expand, Reshape, Transpose, StopGradient, Copy, Convert, Mul, Div, DotGeneral}
+)
+"""Ops through which a factor is looked for."""
+
+
+def scaled(search: Search) -> frozenset[Value]:
+    """Values of which a factor may be one over a root; no other has one.
+
+    A norm ends in one of them, with an offset at most. They are found in one walk over the graph;
+    else every product and sum would be taken apart down to its factors for it.
+    """
+    found: set[Value] = set()
+    for node in search.nodes():
+        kind = type(node.op)
+        if kind in ROOTS or (kind in _CARRIERS and not found.isdisjoint(node.inputs)):
+            found.update(node.results)
+    return frozenset(found)
+
+
+def may_end_norm(search: Search, node: Node) -> bool:
+    """Whether a norm may end in a node: in a product that has such a factor, or in its offset."""
+    found = search.once(scaled)
+    if isinstance(node.op, Add):
+        return not found.isdisjoint(node.inputs)
+    return node.results[0] in found
 
 
 def scale_of(search: Search, view: View, below: bool) -> tuple[View, float] | None:
@@ -99,6 +133,8 @@ def centre_of(search: Search, value: Value) -> tuple[Value, Reduced] | None:
 
 def normal_of(search: Search, view: View, node: Node) -> Normal | None:
     """What a product normalises, with the factors that are left."""
+    if view.value not in search.once(scaled):
+        return None
     factors = search.factors(view)
     if len(factors) < 2:
         return None
@@ -260,7 +296,7 @@ def _root_mean_square(
 def norm(search: Search, node: Node) -> Match | None:
     """(x − mean x) / sqrt(var x + eps) * gamma + beta, and the same without the mean."""
     result = node.results[0]
-    if not result.dtype.is_float:
+    if not result.dtype.is_float or not may_end_norm(search, node):
         return None
     if not isinstance(node.op, Add):
         return _with_affine(search, node, search.view(result), None)
@@ -313,5 +349,5 @@ TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     Div: (norm,),
 }
 
-NEEDS: tuple[type[Op], ...] = (Sqrt, Rsqrt, Pow)
+NEEDS = ROOTS
 """Ops without any of which there is nothing to find."""

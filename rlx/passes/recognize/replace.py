@@ -39,6 +39,8 @@ def find(
     def start() -> Rule:
         source = next(graphs)
         matches = Search(source, strict, misses, platform, has_kernel).run(table)
+        if not matches:
+            return _nothing
         nodes = iter(source.nodes())
         new: dict[Value, Value] = {}
 
@@ -46,10 +48,11 @@ def find(
             node = next(nodes)
             match = matches.get(node)
             if match is None:
-                new.update(zip(node.results, current.results, strict=True))
+                if current is not node:
+                    new.update(zip(node.results, current.results, strict=True))
                 return None
             with loc.at(node.location):
-                made = match.build(*(new[v] for v in match.operands))
+                made = match.build(*(new.get(v, v) for v in match.operands))
             results = made if isinstance(made, tuple) else (made,)
             new.update(zip(node.results, results, strict=True))
             counts[match.what] += 1
@@ -60,3 +63,8 @@ def find(
         return visit
 
     return sweep(graph, start)
+
+
+def _nothing(current: Node) -> Rewritten:
+    """What a visitor makes of a node where nothing was found."""
+    del current

@@ -162,6 +162,8 @@ def softmax(search: Search, node: Node) -> Match | None:
 
 def log_softmax(search: Search, node: Node) -> Match | None:
     """Match x − max x − log Σ exp(x − max x), also as x − (max x + log Σ exp(x − max x))."""
+    if not search.has(Log):
+        return None
     lhs, rhs = node.inputs
     log = _log_of_sum(search, search.view(rhs), lhs.shape)
     if log is not None:
@@ -274,6 +276,8 @@ def _guarded(
 
 def logsumexp(search: Search, node: Node) -> Match | None:
     """Match m + log Σ exp(x − m) with m = max x where that is finite, else 0."""
+    if not search.has(Log):
+        return None
     for index in (0, 1):
         for view in search.views(search.view(node.inputs[index])):
             if isinstance(view.op, Log):
