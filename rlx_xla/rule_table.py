@@ -53,7 +53,8 @@ class RuleTable(dict[Key, Rule]):
 
     def find(self, key: Key) -> Rule | None:
         """The rule of a key, or None, with every module imported."""
-        self.load()
+        if not self._complete:
+            self.load()
         return self.get(key)
 
     def load(self) -> None:

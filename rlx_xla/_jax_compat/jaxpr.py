@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -138,6 +138,12 @@ def is_symbolic(size: Any) -> bool:
 def name_stack(equation: JaxprEqn) -> str:
     """Return the names that surround an equation: ``"encoder/layer_0"``, or ``""``."""
     return str(equation.source_info.name_stack)
+
+
+def place(equation: JaxprEqn) -> tuple[Hashable, Hashable]:
+    """Return what ``source_line`` and ``name_stack`` read: equal ones have the same of each."""
+    info = equation.source_info
+    return info.traceback, info.name_stack
 
 
 def source_line(equation: JaxprEqn) -> SourceLine | None:

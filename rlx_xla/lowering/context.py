@@ -43,7 +43,7 @@ class LoweringContext:
         """Look at a module from a node."""
         self.module = module
         self.node = node
-        self.input_types: tuple[TensorType, ...] = tuple(v.type for v in node.inputs)
+        self.input_types: tuple[TensorType, ...] = tuple([v.type for v in node.inputs])
         self.output_types: tuple[TensorType, ...] = node.types
 
     @property

@@ -70,8 +70,11 @@ def rule_for(op: type[Op], platform: str) -> Rule | None:
 
 def rule_refusal(op: Op, types: Sequence[TensorType], platform: str) -> str | None:
     """Why the rule of an op does not lower this node; None where it does, or there is no rule."""
-    key = type(op), (platform if _RULES.find((type(op), platform)) else None)
-    limit = _LIMITS.get(key)
+    _RULES.load()
+    kind = type(op)
+    limit = _LIMITS.get((kind, platform))
+    if limit is None and (kind, platform) not in _RULES:  # no rule of its own, with no limit
+        limit = _LIMITS.get((kind, None))
     return None if limit is None else limit(op, types, platform)
 
 

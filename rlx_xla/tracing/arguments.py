@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -225,10 +226,18 @@ def _is_collections(args: Sequence[Any], argument: int | str) -> bool:
 
 
 def _key(entry: Any) -> str:
-    for attribute in ("key", "name", "idx"):
-        if attribute in getattr(type(entry), "__dataclass_fields__", {}) or attribute in dir(entry):
-            return str(getattr(entry, attribute))
-    return str(entry).strip(".[]'\"")
+    attribute = _attribute_of(type(entry)) or _named(dir(entry))
+    return str(getattr(entry, attribute)) if attribute else str(entry).strip(".[]'\"")
+
+
+@functools.lru_cache(maxsize=1024)
+def _attribute_of(kind: type) -> str:
+    """The attribute that names the steps of a class, asked for once: ``dir`` is slow."""
+    return _named([*dir(kind), *getattr(kind, "__dataclass_fields__", {})])
+
+
+def _named(attributes: Sequence[str]) -> str:
+    return next((name for name in ("key", "name", "idx") if name in attributes), "")
 
 
 def _abstract_tree(tree: Any, scope: SymbolScope) -> Any:

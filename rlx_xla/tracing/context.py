@@ -66,7 +66,7 @@ class TraceContext:
     def same_shape(self, *values: Value) -> tuple[Value, ...]:
         """Broadcast rank-0 values to the result's shape (JAX lets scalars meet arrays)."""
         shape = self.out_type.shape
-        return tuple(v if v.type.shape == shape else broadcast_to(v, shape) for v in values)
+        return tuple([v if v.shape == shape else broadcast_to(v, shape) for v in values])
 
     def dim(self, size: Any) -> Dim:
         """A JAX dimension (an int or a symbolic one) as a dim."""

@@ -69,7 +69,8 @@ def split(primitive: str, params: Mapping[str, Any]) -> tuple[Mapping[str, Any],
     if primitive in _OWN:
         return params, None
     for key in _OF_RESULTS:
-        found = shardings.named_placement(params.get(key))
+        asked = params.get(key)
+        found = None if asked is None else shardings.named_placement(asked)
         if found is not None:
             return {**params, key: None}, None if found.automatic else params[key]
     return params, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -94,7 +94,8 @@ class JaxprWalker:
         self._inner: dict[int, Inner] = {}
         self._dims: dict[Any, Dim] = {}
         self._types: dict[Any, TensorType] = {}
-        self._prefix = ""
+        self._lines: dict[Hashable, jx.SourceLine | None] = {}
+        self._labels: dict[Hashable, str] = {}
 
     def dim(self, size: Any) -> Dim:
         """A JAX dimension as a dim."""
@@ -253,9 +254,15 @@ class JaxprWalker:
         return results
 
     def _location(self, equation: Any) -> loc.Location:
-        line = jx.source_line(equation)
-        label = self._prefix + jx.name_stack(equation)
-        if line is None:  # JAX keeps none inside of its own jitted functions
-            outer = loc.enclosing()
-            return loc.intern(outer.file, outer.line, label)
-        return loc.intern(line.file, line.line, label)
+        # A loop in Python makes many equations at one line, and a scope holds many.
+        traceback, names = jx.place(equation)
+        if traceback in self._lines:
+            line = self._lines[traceback]
+        else:
+            line = self._lines[traceback] = jx.source_line(equation)
+        label = self._labels.get(names)
+        if label is None:
+            label = self._labels[names] = jx.name_stack(equation)
+        # JAX keeps no line inside of its own jitted functions.
+        place = loc.enclosing() if line is None else line
+        return loc.intern(place.file, place.line, label)

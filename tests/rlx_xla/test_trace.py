@@ -317,3 +317,48 @@ def test_transformer_block_with_gradient(rng: np.random.Generator) -> None:
     found = rlx.Session("cpu").compile(traced)(x)
     wanted = jax.jit(jax.grad(lambda v, x: model.apply(v, x).sum()))(variables, x)
     chex.assert_trees_all_close(found, wanted, rtol=2e-4, atol=1e-5)
+
+
+class _Step:
+    """A key of a path that has its name on itself and not on its class."""
+
+    def __init__(self, name: str) -> None:
+        self.key = name
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class _Pair:
+    """Two arrays under keys of such a class."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        self.parts = (first, second)
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], None]:
+        return list(zip(map(_Step, ("first", "second")), self.parts, strict=True)), None
+
+    @classmethod
+    def tree_unflatten(cls, structure: None, parts: list[Any]) -> _Pair:
+        return cls(*parts)
+
+
+def test_steps_are_named_by_attributes_of_their_keys() -> None:
+    x = jnp.ones(3)
+    traced = rlx_xla.trace(
+        lambda pair, more: pair.parts[0] + more["deep"][0], _Pair(x, x), {"deep": [x]}
+    )
+    assert [v.name for v in traced.graph.inputs] == ["pair/first", "pair/second", "more/deep/0"]
+
+
+def test_equations_of_a_loop_are_at_its_line_under_their_own_scopes() -> None:
+    def steps(x: jax.Array) -> jax.Array:
+        for number in range(3):
+            with jax.named_scope(f"step_{number}"):
+                x = jnp.sin(x)
+        return jnp.cos(x)
+
+    graph = rlx_xla.trace(steps, jnp.ones(3)).graph
+    *sines, last = [n.location for n in graph.nodes() if n.op.op_name in ("sin", "cos")]
+    assert [place.label for place in sines] == ["step_0", "step_1", "step_2"]
+    assert len({place.line for place in sines}) == 1
+    assert last.label == ""
+    assert last.line == sines[0].line + 1

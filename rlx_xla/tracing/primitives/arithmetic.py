@@ -37,23 +37,25 @@ _BINARY: dict[str, type[Op]] = {
 
 def unary_rule(op: type[Op]) -> Rule:
     """Rule of a primitive that is an attribute-free op of one input."""
+    shared = op()  # without attributes, one serves all nodes
 
     def rule(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
         if params.get("accuracy") is not None:
             return NotImplemented
-        return op()(x)
+        return shared(x)
 
     return rule
 
 
 def binary_rule(op: type[Op]) -> Rule:
     """Rule of a primitive that is an attribute-free op of inputs which broadcast."""
+    shared = op()
 
     def rule(ctx: TraceContext, params: dict[str, Any], *inputs: Value) -> Value:
         values = ctx.same_shape(*inputs)
         if params.get("out_dtype") is not None:
             values = tuple(v.convert(as_dtype(params["out_dtype"])) for v in values)
-        return op()(*values)
+        return shared(*values)
 
     return rule
 
