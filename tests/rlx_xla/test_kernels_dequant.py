@@ -37,7 +37,7 @@ def _graph(name: str, x: Any, tensors: tuple[Any, ...]) -> rlx.Graph:
         b.param(n, TensorType(as_dtype(t.dtype), t.shape))
         for n, t in zip(("weight", "scale", "zero"), tensors, strict=False)
     ]
-    given = b.input("x", TensorType(DType.F32, x.shape))
+    given = b.input("x", TensorType(as_dtype(x.dtype), x.shape))
     return b.build(DequantMatmul(scheme=name)(given, *weights))
 
 
@@ -47,7 +47,7 @@ def test_a_quantised_matrix_stays_packed(name: str, rng: np.random.Generator) ->
     w = rng.normal(size=(512, 1024) if scheme.is_rows else (1024, 512)).astype(np.float32)
     tensors = tuple(t for t in pack(scheme, w) if t is not None)
     numbers = unpack(scheme, *tensors, size=1024)
-    x = rng.normal(size=(int(rng.choice([3, 40])), 1024)).astype(np.float32)
+    x = rng.normal(size=(int(rng.choice([3, 40, 260])), 1024)).astype(np.float32)
     graph = _graph(name, x, tensors)
     compiled = rlx.Session("cpu").compile(graph)
     compiled.set_params(dict(zip(("weight", "scale", "zero"), tensors, strict=False)))
@@ -57,6 +57,30 @@ def test_a_quantised_matrix_stays_packed(name: str, rng: np.random.Generator) ->
     (choice,) = compiled.report().choices
     assert choice.implementation == "dequant_matmul.cpu.ffi"
     assert compiled.memory()["temp"] < 1 << 20
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(
+    "name",
+    ["int8/32", "int8/50", "int8a/32", "int4/32", "int4/7", "fp8e4m3", "fp8e5m2", "nvfp4/16"],
+)
+def test_one_row_of_columns(name: str, dtype: str, rng: np.random.Generator) -> None:
+    scheme = QuantScheme.parse(name)
+    size, columns = int(rng.integers(200, 300)), 2 * int(rng.integers(120, 200))
+    tensors = tuple(
+        t
+        for t in pack(scheme, rng.normal(size=(size, columns)).astype(np.float32))
+        if t is not None
+    )
+    numbers = unpack(scheme, *tensors, size=size).astype(np.float64)
+    given = rng.normal(size=(1, size)).astype(as_dtype(dtype).numpy)
+    compiled = rlx.Session("cpu").compile(_graph(name, given, tensors))
+    compiled.set_params(dict(zip(("weight", "scale", "zero"), tensors, strict=False)))
+    (found,) = compiled.run({"x": given})
+    assert [c.implementation for c in compiled.report().choices] == ["dequant_matmul.cpu.ffi"]
+    terms = np.asarray(given, np.float64).T * numbers
+    most = (1e-6 if dtype == "f32" else 2**-8) * np.abs(terms).sum(0)
+    assert (np.abs(np.asarray(found, np.float64) - terms.sum(0)) <= most).all()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("gguf")])

@@ -369,7 +369,12 @@ void Matmul(const Pool& pool, const MatmulShape& shape, const X* x, const Weight
   constexpr int64_t kGrain = 64 * 1024;  // products and sums that are worth a second thread
   const int64_t stride = RoundUp(shape.k, matmul::kWide);
   // A piece of work is a stretch of one product's columns.
-  const int64_t unit = shape.by_rows ? matmul::kRowTile : matmul::kColumnWidth;
+  int64_t unit = shape.by_rows ? matmul::kRowTile : matmul::kColumnWidth;
+  if constexpr (!std::decay_t<decltype(weights(0))>::kPlain) {
+    // Unpacking is worth sharing: every thread has some columns.
+    const int64_t even = RoundUp(shape.n / (4 * pool.Threads()) + 1, 2 * matmul::kColumnUnit);
+    if (!shape.by_rows) unit = std::min(unit, even);
+  }
   const int64_t stretches = (shape.n + unit - 1) / unit;
   const int64_t cost = std::max<int64_t>(1, shape.rows * shape.k * std::min(unit, shape.n));
   // f32 is taken where it lies, unless rows have to be padded.

@@ -18,6 +18,7 @@ namespace rlx {
 namespace products {
 
 constexpr int64_t kManyRows = 12;    // from which panels are worth their copying
+constexpr int64_t kManyApart = 257;  // the same for packed columns, a panel of which lies scattered
 constexpr int64_t kMostRows = 504;   // rows that share an unpacked panel
 constexpr int64_t kPairRows = 128;   // up to which bf16 is multiplied in pairs
 constexpr int64_t kPlainRows = 64;   // from 2 up to which f32 is multiplied where it lies
@@ -105,7 +106,10 @@ void Product(const Pool& pool, const MatmulShape& shape, const X* x, const Weigh
       if (made != 0) return matmul::ByColumns(w, made, shape.n, shape.k, x, shape.k, 1, y, shape.n);
     }
   }
-  if (shape.rows < products::kManyRows) return Matmul(pool, shape, x, weights, y);
+  const bool columns = !Weights::kPlain && !shape.by_rows;
+  if (shape.rows < (columns ? products::kManyApart : products::kManyRows)) {
+    return Matmul(pool, shape, x, weights, y);
+  }
   const float* wide = nullptr;
   constexpr bool kInPlace = std::is_same_v<X, float>;
   const Scratch<float> widened(kInPlace ? 0 : shape.batch * shape.rows * shape.k);
