@@ -100,14 +100,8 @@ class Opaque:
         return f"Opaque({type(self.value).__name__})"
 
 
-_NORMAL = frozenset({int, str, bool, float, type(None), DType, Literal})
-"""Kinds of the attributes that ops have most, all in their final form."""
-
-
-def is_normal(value: Any) -> bool:
-    """Whether an attribute, or each item of a tuple, is seen at once to need no ``normalise``."""
-    kind = cast("type[object]", type(value))
-    return kind in _NORMAL or (kind is tuple and _NORMAL.issuperset(map(type, value)))
+NORMAL = frozenset({int, str, bool, float, type(None), DType, Literal})
+"""Kinds of attributes, and of items of tuples, that ``normalise`` leaves as they are."""
 
 
 def normalise(where: str, value: Any) -> Any:
@@ -116,9 +110,9 @@ def normalise(where: str, value: Any) -> Any:
     Raises:
         RegistryError: the value's type is outside the closed set.
     """
-    if is_normal(value):
-        return value
     kind = cast("type[object]", type(value))
+    if kind in NORMAL:
+        return value
     if kind is tuple or kind is list:
         return tuple([normalise(where, item) for item in value])
     if isinstance(value, enum.Enum | bytes | DimExpr | Opaque):

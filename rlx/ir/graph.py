@@ -123,18 +123,21 @@ _put_op, _put_inputs, _put_types, _put_location, _put_results = (
 _put_node, _put_index = (vars(Value)[name].__set__ for name in ("node", "index"))
 
 
+_VALUES = frozenset({Value})
+
+
 def make_node(op: Op, inputs: Sequence[Value], location: Location | None = None) -> Node:
     """Check the inputs, infer the result types and make a node.
 
     Raises:
         ShapeError, DTypeError: the op refuses the input types; the inputs are listed in a note.
     """
-    for position, value in enumerate(inputs):
-        if not isinstance(value, Value):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ShapeError(
-                f"{op.op_name}: inputs are values of a graph; input {position} is "
-                f"{type(value).__name__}. Wrap an array with rlx.constant(...)."
-            )
+    if not _VALUES.issuperset(map(type, inputs)):
+        position, value = next((i, v) for i, v in enumerate(inputs) if type(v) is not Value)
+        raise ShapeError(
+            f"{op.op_name}: inputs are values of a graph; input {position} is "
+            f"{type(value).__name__}. Wrap an array with rlx.constant(...)."
+        )
     where = loc.current() if location is None else location
     types = [v.node.types[v.index] for v in inputs]
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -27,7 +28,7 @@ from rlx.errors import (
 from rlx.ir import annotations, attributes
 
 if TYPE_CHECKING:
-    from rlx.ir.graph import Value
+    from rlx.ir.graph import Node, Value
     from rlx.types import Shape, TensorType
 
 
@@ -76,10 +77,11 @@ class Op:
     def __post_init__(self) -> None:
         if not self.attribute_names:
             return
-        right = True
+        right, normal = True, attributes.NORMAL
         for name, allows, is_float in annotations.checks(type(self)):
             value = clean = getattr(self, name)
-            if not attributes.is_normal(value):
+            kind = value.__class__
+            if kind not in normal and not (kind is tuple and normal.issuperset(map(type, value))):
                 clean = attributes.normalise(f"{self.op_name}.{name}", value)
             allowed = allows(clean)
             if allowed and is_float and type(clean) is int:
@@ -109,9 +111,7 @@ class Op:
 
     def __call__(self, *inputs: Value) -> Any:
         """Make a node with this op; return its Value, or a tuple when there are several."""
-        from rlx.ir.graph import make_node
-
-        results = make_node(self, inputs).results
+        results = _maker()(self, inputs).results
         return results[0] if len(results) == 1 else results
 
     def infer_types(self, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -218,6 +218,14 @@ class Op:
             raise ShapeError(
                 f"{self.op_name}: required {wanted} inputs ({names}); got {count}.", label="count"
             )
+
+
+@functools.cache
+def _maker() -> Callable[[Op, Sequence[Value]], Node]:
+    """What makes nodes; its module needs this one, and an import at every call takes its time."""
+    from rlx.ir.graph import make_node
+
+    return make_node
 
 
 _OPS: dict[str, type[Op]] = {}

@@ -7,6 +7,7 @@ no short method is called as ``rlx.ops.X(...)(...)``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Scalar: TypeAlias = "bool | int | float | complex"
 Operand: TypeAlias = "Value | Scalar"
+_INTS = frozenset({int})
 
 
 class ValueOperators:
@@ -237,6 +239,7 @@ def _value(operand: ValueOperators) -> Value:
     return operand  # pyright: ignore[reportReturnType]  the only subclass; asked at every turn
 
 
+@functools.cache
 def _op(name: str) -> type[Op]:
     from rlx import ops
 
@@ -274,8 +277,8 @@ def reduce(name: str, x: ValueOperators, axis: int | Sequence[int] | None, keepd
     result = _op(name)(axes=axes)(value)  # type: ignore[call-arg]
     if not keepdims:
         return cast("Value", result)
-    kept = tuple(1 if i in axes else d for i, d in enumerate(value.type.shape))
-    return cast("Value", result.reshape(kept))
+    kept = tuple([1 if i in axes else d for i, d in enumerate(value.type.shape)])
+    return cast("Value", _op("Reshape")(shape=kept)(result))  # type: ignore[call-arg]
 
 
 def broadcast_pair(
@@ -341,11 +344,13 @@ def constant(data: Any, dtype: DType | str | None = None) -> Value:
     Raises:
         DTypeError: an integer does not fit the dtype.
     """
+    if data.__class__ in (bool, int, float) and data and isinstance(dtype, DType):
+        return _constant(data, dtype)()
+    if isinstance(data, ValueOperators):
+        return _value(data)
     from rlx.ir.attributes import Literal
     from rlx.ops.io import Constant
 
-    if isinstance(data, ValueOperators):
-        return _value(data)
     if dtype is None and not isinstance(data, np.ndarray | np.generic):
         made = _asarray(data)
         defaults = {"float64": DType.F32, "int64": DType.I32, "complex128": DType.C64}
@@ -362,6 +367,22 @@ def constant(data: Any, dtype: DType | str | None = None) -> Value:
     return Constant(value=Literal(cast("Any", data), target))()
 
 
+@functools.lru_cache(maxsize=1024, typed=True)
+def _constant(number: bool | int | float, dtype: DType) -> Op:
+    """The op of a number, which many graphs share; no zeros: 0.0 equals −0.0 here."""
+    from rlx.ir.attributes import Literal
+    from rlx.ops.io import Constant
+
+    return Constant(value=Literal(python_array("constant", number, dtype, error=DTypeError), dtype))
+
+
+@functools.lru_cache(maxsize=4096)
+def _stretch(shape: tuple[int, ...], rank: int) -> Op:
+    """The op that gives a value its first axes and stretches the others."""
+    op: Any = _op("BroadcastInDim")
+    return op(shape=shape, broadcast_dimensions=tuple(range(len(shape) - rank, len(shape))))
+
+
 def _asarray(data: Any) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(data)
@@ -374,18 +395,17 @@ def _asarray(data: Any) -> np.ndarray[Any, Any]:
 
 def broadcast_to(value: Value, shape: Shape) -> Value:
     """NumPy-style broadcast as a ``broadcast_in_dim`` (with a reshape where axes of 1 stretch)."""
-    from rlx.ops.shape import BroadcastInDim
-
-    source = value.type.shape
+    source = value.shape
     if source == shape:
         return value
     offset = len(shape) - len(source)
     if offset < 0:
         raise ShapeError(f"broadcast: {value.type} has more axes than the shape {shape}.")
-    return cast(
-        "Value",
-        BroadcastInDim(shape=shape, broadcast_dimensions=tuple(range(offset, len(shape))))(value),
-    )
+    if _INTS.issuperset(map(type, shape)):
+        made: Value = _stretch(cast("tuple[int, ...]", shape), len(source))(value)
+        return made
+    op: Any = _op("BroadcastInDim")
+    return op(shape=shape, broadcast_dimensions=tuple(range(offset, len(shape))))(value)
 
 
 def normalise_axis(axis: int, rank: int) -> int:

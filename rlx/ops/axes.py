@@ -29,17 +29,16 @@ def require_axes(
     op: Op, label: str, axes: Sequence[int], rank: int, what: str = "axes", *, sort: bool = False
 ) -> None:
     """Require distinct axes in [0, rank); with ``sort``, increasing ones."""
-    good = all(0 <= axis < rank for axis in axes) and len(set(axes)) == len(axes)
+    good = not axes or (min(axes) >= 0 and max(axes) < rank and len(set(axes)) == len(axes))
     if sort:
         good = good and list(axes) == sorted(axes)
-    op.require(
-        label,
-        good,
-        lambda: (
+    if not good:
+        op.require(
+            label,
+            False,
             f"{what} are required to be distinct{' and increasing' if sort else ''}, "
-            f"in [0, {rank}); got {tuple(axes)}. Axes inside a graph are non-negative."
-        ),
-    )
+            f"in [0, {rank}); got {tuple(axes)}. Axes inside a graph are non-negative.",
+        )
 
 
 def require_at_most(op: Op, label: str, low: Dim, high: Dim, message: str) -> None:

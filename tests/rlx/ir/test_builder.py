@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import rlx
+from rlx.dtypes import DType
 from rlx.errors import DTypeError, RegistryError, ShapeError
 from rlx.ops.activation_kinds import Activation
 from rlx.ops.attention import Attention, MaskKind
@@ -357,3 +359,30 @@ RLX_NAMES = (
 @pytest.mark.parametrize("name", RLX_NAMES)
 def test_the_names_are_there(name: str) -> None:
     assert callable(getattr(rlx.GraphBuilder, name))
+
+
+def test_equal_numbers_stay_different_constants() -> None:
+    numbers: list[tuple[Any, DType]] = [
+        (0.0, DType.F32), (-0.0, DType.F32), (1, DType.F32), (1.0, DType.F32), (1, DType.I32),
+        (True, DType.I32), (True, DType.BOOL), (math.nan, DType.F32), (-2.5, DType.F64),
+    ]  # fmt: skip
+    for _ in range(2):  # the second time some are known
+        for number, dtype in numbers:
+            op: Any = rlx.constant(number, dtype).node.op
+            assert op.value.array.dtype == dtype.numpy
+            assert op.value.array.tobytes() == np.asarray(number, dtype.numpy).tobytes()
+        for number, dtype in ((300, DType.I8), (1.5, DType.I32)):
+            with pytest.raises(DTypeError):
+                rlx.constant(number, dtype)
+
+
+def test_broadcasts_of_one_shape_keep_their_sources() -> None:
+    b = rlx.GraphBuilder("g")
+    n = b.input("n", "f32[n, 3]")
+    x, y = b.input("x", "f32[3]"), b.input("y", "f32[1, 3]")
+    for _ in range(2):
+        for value, axes in ((x, (1,)), (y, (0, 1))):
+            made = value.broadcast_to((2, 3)).node
+            assert made.inputs == (value,)
+            assert made.op.attributes()["broadcast_dimensions"] == axes
+    assert x.broadcast_to(n.shape).type == n.type
