@@ -81,7 +81,7 @@ class PickedWeight:
 
     Attributes:
         weights: those to choose from; they may have different schemes.
-        index: i32[], which one.
+        index: i32[], which one; a number outside means the first or the last.
     """
 
     weights: Sequence[PackedWeight]
@@ -140,8 +140,9 @@ def _picked_product(x: jax.Array, picked: PickedWeight) -> jax.Array:
     if len(branches) == 1:
         found = branches[0](flat, picked.index)
     else:
-        at = jnp.asarray(place)[picked.index]
-        found = lax.switch(jnp.asarray(which)[picked.index], branches, flat, at)
+        # Clipped, as within one kind: an index into an array would count from the end.
+        kind, at = (jnp.take(table, picked.index, mode="clip") for table in (which, place))
+        found = lax.switch(kind, branches, flat, at)
     return found.reshape(*x.shape[:-1], picked.shape[0])
 
 

@@ -138,7 +138,8 @@ def test_a_picked_weight_under_jax_alone(rng: np.random.Generator) -> None:
     ]
     x = rng.normal(size=(3, 64)).astype(np.float32)
     run = jax.jit(lambda x, i: product(x, PickedWeight(weights, i)))
-    for number, weight in enumerate(weights):
+    for number in (0, 1, 2, 3, 99, -1, -2, -(2**31)):  # outside: the first or the last
+        weight = weights[min(max(number, 0), 2)]
         found = run(x, np.int32(number))
         wanted = x @ weight.numbers().T
         np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
