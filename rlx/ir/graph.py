@@ -400,13 +400,19 @@ def _topological(roots: Iterable[Value], findings: list[str]) -> tuple[Node, ...
                     order.append(node)
                 continue
             visited.add(node)
+            waits = False
             for value in node.inputs[::-1]:
                 inner = value.node
                 if inner not in visited:
                     stack.append(inner)
+                    waits = True
                 elif inner not in done:
                     findings.append(f"{inner!r} depends on itself: the graph has a cycle.")
                     return tuple(order)
+            if not waits:
+                stack.pop()
+                done.add(node)
+                order.append(node)
     return tuple(order)
 
 

@@ -6,6 +6,7 @@ refusals, which ``legalize`` puts into one error with those of every other node.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ from rlx.options.dispatch import KernelDispatch, KernelPolicy
 from rlx.types import TensorType
 from rlx_xla.kernels.base import AbstractKernel, Refused
 from rlx_xla.lowering.registry import rule_for, rule_refusal
+from rlx_xla.rule_table import Rule
 
 _KERNELS: dict[str, AbstractKernel] = {}
 _BY_OP: dict[type[Op], list[AbstractKernel]] = {}
@@ -113,10 +115,10 @@ def choose(node: Node, platform: str, dispatch: KernelDispatch) -> Implementatio
         _check_names(dispatch, platform)
     op = node.op
     refused: list[Refusal] = []
-    policy = dispatch.policy_for(op.op_name)
     kernels = _BY_OP.get(type(op), ())
     types = [v.type for v in node.inputs]
     if kernels:
+        policy = dispatch.policy_for(op.op_name)
         for kernel in sorted(kernels, key=lambda k: _rank(k, platform, dispatch)):
             forced = kernel.name in dispatch.forced
             if policy is KernelPolicy.FORCE_COMMON and not forced and platform in kernel.platforms:
@@ -137,11 +139,19 @@ def choose(node: Node, platform: str, dispatch: KernelDispatch) -> Implementatio
     if rule is not None:
         reason = rule_refusal(op, types, platform)
         if reason is None:
+            if not refused:
+                return _by_rule(op.op_name, rule)
             return Implementation("rule", op.op_name, rule, tuple(refused))
         refused.append(Refusal("rule", reason))
     if op.has_decompose:
         return Implementation("decomposition", op.op_name, None, tuple(refused))
     return Refusals(tuple(refused))
+
+
+@functools.lru_cache(maxsize=1024)
+def _by_rule(name: str, rule: Rule) -> Implementation:
+    """The choice of a rule where nothing was refused: the same for every node of an op."""
+    return Implementation("rule", name, rule)
 
 
 def _rank(kernel: AbstractKernel, platform: str, dispatch: KernelDispatch) -> tuple[object, ...]:
