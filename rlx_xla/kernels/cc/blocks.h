@@ -375,14 +375,14 @@ struct ColumnsOfCodes {
     return {buffer, stride};
   }
 
-  // y[0 .. some) of one row of x: how many, which is 0 where this CPU has no way that is better
-  // than Get.
+  // y[rows, 0 .. some) of few rows of x: how many, which is 0 where this CPU has no way that is
+  // better than Get.
   template <typename Pool>
-  int64_t One(const Pool& pool, int64_t k, const float* x, float* y) const {
+  int64_t Few(const Pool& pool, int64_t rows, int64_t k, const float* x, float* y) const {
 #if defined(__x86_64__)
-    if (matmul::HasAvx512()) return columns::One<Kind>(pool, *this, k, x, y);
+    if (matmul::HasAvx512()) return columns::Product<Kind>(pool, *this, rows, k, x, y);
 #endif
-    (void)pool, (void)k, (void)x, (void)y;
+    (void)pool, (void)rows, (void)k, (void)x, (void)y;
     return 0;
   }
 

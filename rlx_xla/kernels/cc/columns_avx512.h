@@ -1,11 +1,11 @@
-// One row of x times packed matrices by columns, in vectors of 64 bytes: numbers of weights never
+// Few rows of x times packed matrices by columns, in vectors of 64 bytes: numbers of weights never
 // leave the registers.
 //
-// Computes: y[n] = sum over k of x[k] * w[k, n], for the kinds of columns of blocks.h and
+// Computes: y[m, n] = sum over k of x[m, k] * w[k, n], for the kinds of columns of blocks.h and
 //   minifloat.h.
 // Numerics: products are fused with their sums, which are f32. Up to eight rows of one group are
 //   summed before the group's scale multiplies them, stretches of rows are added up afterwards. The
-//   order of sums depends on the sizes alone, not on the number of threads.
+//   order of sums depends on the sizes of w alone: not on the number of threads or rows of x.
 // Algorithm: eight rows at a time are read from end to end, as memory likes it, 64 bytes of each;
 //   those that follow are fetched meanwhile. Nibbles stay in the order in which a vector of words
 //   yields them, and so do their scales and sums; one pass at the end puts sums in order.
@@ -206,9 +206,17 @@ struct Rows {
   int64_t lines;
 };
 
-// acc += (x[r] * (row r - zero)) * scale for kRows rows of one group.
-template <typename Kind, int kRows, bool kZero>
-RLX_AVX512 void AddRows(const Rows& rows, const float* x, const Scales& scales, float* acc) {
+// What rows are multiplied with, and their sums: a second row of each lies so much further.
+struct Inputs {
+  const float* x;
+  int64_t x_stride;
+  float* acc;
+  int64_t acc_stride;
+};
+
+// acc[m] += (x[m][r] * (row r - zero)) * scale for kRows rows of one group and kX rows of x.
+template <typename Kind, int kRows, bool kZero, int kX>
+RLX_AVX512 void AddRows(const Rows& rows, const Scales& scales, const Inputs& in) {
   constexpr int kVectors = Kind::kVectors;
   const int64_t bytes = rows.lines * kLine;
   for (int64_t at = 0; at < bytes; at += kLine) {
@@ -216,14 +224,16 @@ RLX_AVX512 void AddRows(const Rows& rows, const float* x, const Scales& scales, 
     // Past the end of these rows begin those that follow.
     const int64_t further = kAhead < bytes - at ? kAhead : kAhead - bytes + kRows * rows.stride;
     const int64_t column = at / kLine * kVectors * 16;
-    __m512 sums[kVectors];
+    __m512 sums[kX][kVectors];
+#pragma GCC unroll 2
+    for (int m = 0; m < kX; ++m) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sums[v] = _mm512_setzero_ps();
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = _mm512_setzero_ps();
+    }
     __m512i most = _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r, row += rows.stride) {
       __builtin_prefetch(row + further);
-      const __m512 value = _mm512_set1_ps(x[r]);
       __m512 numbers[kVectors];
       Kind::Get(row, numbers);
 #pragma GCC unroll 8
@@ -232,43 +242,51 @@ RLX_AVX512 void AddRows(const Rows& rows, const float* x, const Scales& scales, 
           numbers[v] =
               _mm512_sub_ps(numbers[v], _mm512_loadu_ps(scales.zero + column + 16 * v));
         }
-        sums[v] = _mm512_fmadd_ps(value, numbers[v], sums[v]);
+#pragma GCC unroll 2
+        for (int m = 0; m < kX; ++m) {
+          const __m512 value = _mm512_set1_ps(in.x[m * in.x_stride + r]);
+          sums[m][v] = _mm512_fmadd_ps(value, numbers[v], sums[m][v]);
+        }
       }
       if constexpr (Kind::kHasNan) {
         const __m512i codes = _mm512_loadu_si512(row);
         most = _mm512_max_epu8(most, _mm512_and_si512(codes, _mm512_set1_epi8(0x7f)));
       }
     }
-    if constexpr (Kind::kHasNan) {
-      const __mmask64 nan = _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8(0x7f));
-      if (nan != 0) {
+    __mmask64 nan = 0;
+    if constexpr (Kind::kHasNan) nan = _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8(0x7f));
+#pragma GCC unroll 2
+    for (int m = 0; m < kX; ++m) {
+      if (Kind::kHasNan && nan != 0) {
         const __m512 value = _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN());
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
-          sums[v] = _mm512_mask_mov_ps(sums[v], static_cast<__mmask16>(nan >> (16 * v)), value);
+          const auto here = static_cast<__mmask16>(nan >> (16 * v % 64));
+          sums[m][v] = _mm512_mask_mov_ps(sums[m][v], here, value);
         }
       }
-    }
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      float* to = acc + column + 16 * v;
-      const __m512 before = _mm512_loadu_ps(to);
-      const __m512 after =
-          scales.scale == nullptr
-              ? _mm512_add_ps(before, sums[v])
-              : _mm512_fmadd_ps(sums[v], _mm512_loadu_ps(scales.scale + column + 16 * v), before);
-      _mm512_storeu_ps(to, after);
+      for (int v = 0; v < kVectors; ++v) {
+        float* to = in.acc + m * in.acc_stride + column + 16 * v;
+        const __m512 before = _mm512_loadu_ps(to);
+        const __m512 after =
+            scales.scale == nullptr
+                ? _mm512_add_ps(before, sums[m][v])
+                : _mm512_fmadd_ps(sums[m][v], _mm512_loadu_ps(scales.scale + column + 16 * v),
+                                  before);
+        _mm512_storeu_ps(to, after);
+      }
     }
   }
 }
 
-template <typename Kind, bool kZero>
-void AddRun(int64_t count, const Rows& rows, const float* x, const Scales& scales, float* acc) {
+template <typename Kind, bool kZero, int kX>
+void AddRun(int64_t count, const Rows& rows, const Scales& scales, const Inputs& in) {
   switch (count) {
-    case 8: return AddRows<Kind, 8, kZero>(rows, x, scales, acc);
-    case 4: return AddRows<Kind, 4, kZero>(rows, x, scales, acc);
-    case 2: return AddRows<Kind, 2, kZero>(rows, x, scales, acc);
-    default: return AddRows<Kind, 1, kZero>(rows, x, scales, acc);
+    case 8: return AddRows<Kind, 8, kZero, kX>(rows, scales, in);
+    case 4: return AddRows<Kind, 4, kZero, kX>(rows, scales, in);
+    case 2: return AddRows<Kind, 2, kZero, kX>(rows, scales, in);
+    default: return AddRows<Kind, 1, kZero, kX>(rows, scales, in);
   }
 }
 
@@ -289,57 +307,90 @@ struct Cut {
   int64_t down;
 };
 
-// y[0 .. the result) of x[k] and weights w: the columns that fill lines. w has codes, cols,
+// Rows [from, to) of w, of which `columns` from `column` on.
+struct Piece {
+  int64_t from;
+  int64_t to;
+  int64_t column;
+  int64_t columns;
+};
+
+// in.acc[m] += in.x[m] . w for kX rows of x; buffer has room for twice the columns.
+template <typename Kind, int kX, typename Weights>
+void AddPiece(const Weights& w, const Piece& piece, Inputs in, float* buffer) {
+  constexpr int64_t kColumns = Kind::kVectors * 16;
+  const int64_t stride = w.cols * kLine / kColumns;
+  for (int64_t row = piece.from; row < piece.to;) {
+    const int64_t group = row / w.GroupRows();
+    const int64_t stop = std::min(piece.to, (group + 1) * w.GroupRows());
+    const Scales scales = w.OfGroup(group, piece.column, piece.columns, buffer);
+    while (row < stop) {
+      const int64_t left = stop - row;
+      const int64_t run = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+      const uint8_t* data = w.codes + row * stride + piece.column * kLine / kColumns;
+      const Rows rows = {data, stride, piece.columns / kColumns};
+      if (scales.zero != nullptr) {
+        AddRun<Kind, true, kX>(run, rows, scales, in);
+      } else {
+        AddRun<Kind, false, kX>(run, rows, scales, in);
+      }
+      row += run;
+      in.x += run;
+    }
+  }
+}
+
+// y[kX, 0 .. the result) of x[kX, k] and weights w: the columns that fill lines. w has codes, cols,
 // GroupRows(), the rows of a group, OfGroup(group, column, count, buffer), its scales for `count`
 // columns, for which buffer has room twice, and Finish(column, sum).
-template <typename Kind, typename Pool, typename Weights>
-int64_t One(const Pool& pool, const Weights& w, int64_t k, const float* x, float* y) {
+template <typename Kind, int kX, typename Pool, typename Weights>
+int64_t Few(const Pool& pool, const Weights& w, int64_t k, const float* x, float* y) {
   constexpr int64_t kColumns = Kind::kVectors * 16;
   const int64_t columns = w.cols / kColumns * kColumns;
   if (columns == 0 || k == 0) return 0;
   const Cut cut(k, columns, kColumns);
-  const int64_t stride = w.cols * kLine / kColumns;
-  const Scratch<float> sums(cut.down * columns);
+  const int64_t row_sums = cut.down * columns;
+  const Scratch<float> sums(kX * row_sums);
   ParallelFor(pool, cut.down * cut.across, 1, [&](int64_t begin, int64_t end) {
     const Scratch<float> buffer(2 * cut.width);
     for (int64_t at = begin; at < end; ++at) {
+      const int64_t down = at / cut.across;
       const int64_t column = at % cut.across * cut.width;
-      const int64_t count = std::min(cut.width, columns - column);
-      const int64_t last = std::min(k, (at / cut.across + 1) * cut.depth);
-      float* acc = sums.get() + at / cut.across * columns + column;
-      std::fill(acc, acc + count, 0.0f);
-      for (int64_t row = at / cut.across * cut.depth; row < last;) {
-        const int64_t group = row / w.GroupRows();
-        const int64_t stop = std::min(last, (group + 1) * w.GroupRows());
-        const Scales scales = w.OfGroup(group, column, count, buffer.get());
-        while (row < stop) {
-          const int64_t left = stop - row;
-          const int64_t run = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-          const uint8_t* data = w.codes + row * stride + column * kLine / kColumns;
-          const Rows rows = {data, stride, count / kColumns};
-          if (scales.zero != nullptr) {
-            AddRun<Kind, true>(run, rows, x + row, scales, acc);
-          } else {
-            AddRun<Kind, false>(run, rows, x + row, scales, acc);
-          }
-          row += run;
-        }
+      const Piece piece = {down * cut.depth, std::min(k, (down + 1) * cut.depth), column,
+                           std::min(cut.width, columns - column)};
+      float* acc = sums.get() + down * columns + column;
+      for (int m = 0; m < kX; ++m) {
+        std::fill(acc + m * row_sums, acc + m * row_sums + piece.columns, 0.0f);
       }
+      AddPiece<Kind, kX>(w, piece, {x + piece.from, k, acc, row_sums}, buffer.get());
     }
   });
-  for (int64_t from = 0; from < columns; from += kColumns) {
+  for (int64_t at = 0; at < kX * columns; at += kColumns) {
+    const int64_t m = at / columns, from = at % columns;
+    const float* first = sums.get() + m * row_sums + from;
     float total[kColumns];
-    std::copy(sums.get() + from, sums.get() + from + kColumns, total);
+    std::copy(first, first + kColumns, total);
     for (int64_t d = 1; d < cut.down; ++d) {
-      const float* more = sums.get() + d * columns + from;
+      const float* more = first + d * columns;
       for (int64_t c = 0; c < kColumns; ++c) total[c] += more[c];
     }
     for (int64_t c = 0; c < kColumns; ++c) {
       const int64_t lies = Kind::kTurned ? c % 8 * 16 + c / 8 : c;
-      y[from + c] = w.Finish(from + c, total[lies]);
+      y[m * w.cols + from + c] = w.Finish(from + c, total[lies]);
     }
   }
   return columns;
+}
+
+// The same for any number of rows.
+template <typename Kind, typename Pool, typename Weights>
+int64_t Product(const Pool& pool, const Weights& w, int64_t rows, int64_t k, const float* x,
+                float* y) {
+  int64_t made = 0;
+  int64_t m = 0;
+  for (; m + 2 <= rows; m += 2) made = Few<Kind, 2>(pool, w, k, x + m * k, y + m * w.cols);
+  if (m < rows) made = Few<Kind, 1>(pool, w, k, x + m * k, y + m * w.cols);
+  return made;
 }
 
 }  // namespace columns

@@ -242,11 +242,11 @@ struct ColumnsOfBytes {
 
   // As ColumnsOfCodes has it.
   template <typename Pool>
-  int64_t One(const Pool& pool, int64_t k, const float* x, float* y) const {
+  int64_t Few(const Pool& pool, int64_t rows, int64_t k, const float* x, float* y) const {
 #if defined(__x86_64__)
-    if (matmul::HasAvx512()) return columns::One<Kind>(pool, *this, k, x, y);
+    if (matmul::HasAvx512()) return columns::Product<Kind>(pool, *this, rows, k, x, y);
 #endif
-    (void)pool, (void)k, (void)x, (void)y;
+    (void)pool, (void)rows, (void)k, (void)x, (void)y;
     return 0;
   }
 
@@ -335,11 +335,11 @@ struct ColumnsOfNvfp4 {
 
   // As ColumnsOfCodes has it.
   template <typename Pool>
-  int64_t One(const Pool& pool, int64_t k, const float* x, float* y) const {
+  int64_t Few(const Pool& pool, int64_t rows, int64_t k, const float* x, float* y) const {
 #if defined(__x86_64__)
-    if (matmul::HasAvx512()) return columns::One<Kind>(pool, *this, k, x, y);
+    if (matmul::HasAvx512()) return columns::Product<Kind>(pool, *this, rows, k, x, y);
 #endif
-    (void)pool, (void)k, (void)x, (void)y;
+    (void)pool, (void)rows, (void)k, (void)x, (void)y;
     return 0;
   }
 

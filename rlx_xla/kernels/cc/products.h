@@ -17,18 +17,19 @@ namespace rlx {
 
 namespace products {
 
+constexpr int64_t kFewRows = 4;      // of x, up to which packed columns stay in registers
 constexpr int64_t kManyRows = 12;    // from which panels are worth their copying
 constexpr int64_t kManyApart = 257;  // the same for packed columns, a panel of which lies scattered
 constexpr int64_t kMostRows = 504;   // rows that share an unpacked panel
 constexpr int64_t kPairRows = 128;   // up to which bf16 is multiplied in pairs
 constexpr int64_t kPlainRows = 64;   // from 2 up to which f32 is multiplied where it lies
 
-// Whether weights have One(pool, k, x, y), for one row of x.
+// Whether weights have Few(pool, rows, k, x, y), for up to kFewRows rows of x.
 template <typename Weights, typename Pool, typename = void>
-inline constexpr bool kHasOne = false;
+inline constexpr bool kHasFew = false;
 template <typename Weights, typename Pool>
 inline constexpr bool
-    kHasOne<Weights, Pool, std::void_t<decltype(&Weights::template One<Pool>)>> = true;
+    kHasFew<Weights, Pool, std::void_t<decltype(&Weights::template Few<Pool>)>> = true;
 
 template <typename Weights, typename Y>
 struct Many {
@@ -99,11 +100,13 @@ void Product(const Pool& pool, const MatmulShape& shape, const X* x, const Weigh
     }
   }
 #endif
-  if constexpr (products::kHasOne<Weights, Pool>) {
-    if (shape.rows == 1 && shape.batch == 1) {
+  if constexpr (products::kHasFew<Weights, Pool>) {
+    if (shape.rows <= products::kFewRows && shape.batch == 1) {
       const Weights w = weights(0);
-      const int64_t made = w.One(pool, shape.k, x, y);
-      if (made != 0) return matmul::ByColumns(w, made, shape.n, shape.k, x, shape.k, 1, y, shape.n);
+      const int64_t made = w.Few(pool, shape.rows, shape.k, x, y);
+      if (made != 0) {
+        return matmul::ByColumns(w, made, shape.n, shape.k, x, shape.k, shape.rows, y, shape.n);
+      }
     }
   }
   const bool columns = !Weights::kPlain && !shape.by_rows;

@@ -1,7 +1,8 @@
 """Products with packed weights, on the CPU (``cc/blocks.h``, ``cc/products.h``).
 
 XLA unpacks the whole weight into memory at each call; the handler unpacks a tile at a time, which
-stays in the first-level cache and serves hundreds of rows. Activations are f32.
+stays in the first-level cache and serves hundreds of rows, and for few rows on CPUs with AVX-512
+into registers alone (``cc/blocks_avx512.h``, ``cc/columns_avx512.h``). Activations are f32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// One row of x with packed columns: columns_avx512.h against what many rows unpack, and the edges
+// Few rows of x with packed columns: columns_avx512.h against what more rows unpack, and the edges
 // of lines, runs, groups and pieces.
 #include <algorithm>
 #include <cmath>
@@ -26,23 +26,29 @@ std::unique_ptr<T[]> Filled(int64_t n, float (*number)()) {
   return made;
 }
 
-// Every pool gives one row the same bits, and they are close to those of the row among two, whose
-// weights are unpacked first.
+// Every pool and every number of rows gives a row the same bits, and they are close to those of
+// the row among five, whose weights are unpacked first.
 template <typename Weights>
-void CheckOne(const Weights& weights, int64_t k, int64_t n) {
+void CheckFew(const Weights& weights, int64_t k, int64_t n) {
+  constexpr int64_t kRows = 5;
   const auto of = [&](int64_t) { return weights; };
-  const auto x = Filled<float>(2 * k, Uniform);
-  auto one = Exactly<float>(n), again = Exactly<float>(n), two = Exactly<float>(2 * n);
-  const MatmulShape alone = {1, 1, k, n, false}, among = {1, 2, k, n, false};
-  rlx::Product(rlx::testing::FullPool{}, alone, x.get(), of, one.get());
-  rlx::Product(rlx::testing::ThreadPool{}, alone, x.get(), of, again.get());
-  CHECK(std::memcmp(one.get(), again.get(), n * sizeof(float)) == 0);
-  rlx::Product(rlx::testing::FullPool{}, among, x.get(), of, two.get());
-  float most = 0;
-  for (int64_t c = 0; c < n; ++c) most = std::fmax(most, std::fabs(two[c]));
-  for (int64_t c = 0; c < n; ++c) {
-    CHECK(std::isnan(one[c]) == std::isnan(two[c]));
-    CHECK(std::isnan(two[c]) || std::fabs(one[c] - two[c]) <= 1e-5f * most);
+  const auto x = Filled<float>(kRows * k, Uniform);
+  auto wanted = Exactly<float>(kRows * n), first = Exactly<float>(n);
+  rlx::Product(rlx::testing::FullPool{}, {1, kRows, k, n, false}, x.get(), of, wanted.get());
+  for (int64_t rows = 1; rows < kRows; ++rows) {
+    auto found = Exactly<float>(rows * n), again = Exactly<float>(rows * n);
+    const MatmulShape shape = {1, rows, k, n, false};
+    rlx::Product(rlx::testing::FullPool{}, shape, x.get(), of, found.get());
+    rlx::Product(rlx::testing::ThreadPool{}, shape, x.get(), of, again.get());
+    CHECK(std::memcmp(found.get(), again.get(), rows * n * sizeof(float)) == 0);
+    if (rows == 1) std::copy_n(found.get(), n, first.get());
+    CHECK(std::memcmp(found.get(), first.get(), n * sizeof(float)) == 0);
+    float most = 0;
+    for (int64_t c = 0; c < rows * n; ++c) most = std::fmax(most, std::fabs(wanted[c]));
+    for (int64_t c = 0; c < rows * n; ++c) {
+      CHECK(std::isnan(found[c]) == std::isnan(wanted[c]));
+      CHECK(std::isnan(found[c]) || std::fabs(found[c] - wanted[c]) <= 1e-5f * most);
+    }
   }
 }
 
@@ -61,18 +67,18 @@ void TestSizes(int64_t k, int64_t n, int64_t block) {
   const auto scale = Filled<float>(groups * n, Scale);
   const auto zero = Filled<float>(groups * n, Zero);
   for (const float* less : {kNone, static_cast<const float*>(zero.get())}) {
-    CheckOne(rlx::blocks::ColumnsOfCodes<false>{bytes.get(), scale.get(), less, block, n}, k, n);
+    CheckFew(rlx::blocks::ColumnsOfCodes<false>{bytes.get(), scale.get(), less, block, n}, k, n);
     if (n % 2 != 0) continue;
-    CheckOne(rlx::blocks::ColumnsOfCodes<true>{bytes.get(), scale.get(), less, block, n}, k, n);
+    CheckFew(rlx::blocks::ColumnsOfCodes<true>{bytes.get(), scale.get(), less, block, n}, k, n);
   }
   for (const float* of : {kNone, static_cast<const float*>(scale.get())}) {
-    CheckOne(rlx::blocks::ColumnsOfBytes<Byte::kE4m3>{finite.get(), of, n}, k, n);
-    CheckOne(rlx::blocks::ColumnsOfBytes<Byte::kE5m2>{finite.get(), of, n}, k, n);
+    CheckFew(rlx::blocks::ColumnsOfBytes<Byte::kE4m3>{finite.get(), of, n}, k, n);
+    CheckFew(rlx::blocks::ColumnsOfBytes<Byte::kE5m2>{finite.get(), of, n}, k, n);
   }
   if (n % 2 != 0) return;
   const auto small = Filled<uint8_t>((k + 15) / 16 * n, ::Byte);  // NaN among them
   for (const float* whole : {kNone, static_cast<const float*>(scale.get())}) {
-    CheckOne(rlx::blocks::ColumnsOfNvfp4{bytes.get(), small.get(), whole, n}, k, n);
+    CheckFew(rlx::blocks::ColumnsOfNvfp4{bytes.get(), small.get(), whole, n}, k, n);
   }
 }
 
