@@ -169,7 +169,16 @@ struct Sixteens<Mxfp4> {
 template <>
 struct Sixteens<Nvfp4> {
   static constexpr bool kHas = true;
-  RLX_AVX512 explicit Sixteens(const uint8_t* b) : b(b) {}
+  RLX_AVX512 explicit Sixteens(const uint8_t* b) : b(b) {
+    // HalfUe4m3 of four bytes.
+    int32_t bytes;
+    std::memcpy(&bytes, b, sizeof(bytes));
+    const __m128i codes = _mm_cvtepu8_epi16(_mm_cvtsi32_si128(bytes));
+    const __m128i fields = _mm_slli_epi16(_mm_and_si128(codes, _mm_set1_epi16(0x7f)), 7);
+    const __mmask8 numbers = _mm_cmpneq_epi16_mask(codes, _mm_set1_epi16(0x7f));
+    const __m128 halves = _mm_mul_ps(_mm_cvtph_ps(fields), _mm_set1_ps(128.0f));
+    _mm_storeu_ps(scale, _mm_maskz_mov_ps(numbers, halves));
+  }
   template <int kG>
   RLX_AVX512 void Get(__m512* low, __m512* high) const {
     *low = Eight(2 * kG);
@@ -179,9 +188,10 @@ struct Sixteens<Nvfp4> {
   RLX_AVX512 __m512 Eight(int g) const {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b + 4 + g * 8));
     const __m128i both = _mm_unpacklo_epi64(bytes, _mm_srli_epi64(bytes, 4));
-    return LookUp16(kE2m1Doubled, _mm512_cvtepu8_epi32(both), HalfUe4m3(b[g]));
+    return LookUp16(kE2m1Doubled, _mm512_cvtepu8_epi32(both), scale[g]);
   }
   const uint8_t* b;
+  float scale[4];
 };
 
 template <>
