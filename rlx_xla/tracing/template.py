@@ -15,17 +15,18 @@ import numpy as np
 from rlx import dims
 from rlx.dims import DimExpr
 from rlx.dims.constraints import Constraint, constraint
+from rlx.dtypes import as_dtype
 from rlx.errors import DimError, ParseError, TraceError
 from rlx.ir.graph import Graph
 from rlx.signature import Signature
 from rlx.template import AbstractTemplate
 from rlx.types import TensorType, as_type
-from rlx_xla._jax_compat import failures
-from rlx_xla._jax_compat.jaxpr import abstract
+from rlx_xla._jax_compat import failures, keys
+from rlx_xla._jax_compat.jaxpr import abstract, is_symbolic
 from rlx_xla.tracing.arguments import Arguments
 from rlx_xla.tracing.traced import Coverage, Traced
 
-FAILURES = (TypeError, ValueError, IndexError, ArithmeticError, NotImplementedError, TraceError)
+FAILURES = (TypeError, ValueError, LookupError, ArithmeticError, NotImplementedError, TraceError)
 """What a function that asks about symbolic sizes raises, or one that cannot have the sizes."""
 
 _PROBES = (8, 64, 3, 12, 1)
@@ -248,6 +249,25 @@ def declared_symbols(constraints: Sequence[Constraint]) -> dict[str, DimExpr]:
 def has_symbols(tree: Any) -> bool:
     """Whether some spec of the arguments has a symbol."""
     return any(spec.symbols for spec in _specs(tree))
+
+
+def spelled(tree: Any) -> Any:
+    """The tree with specs in place of abstract arrays that have JAX's own symbols.
+
+    A tree without such arrays comes back as it is.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(tree, is_leaf=_is_spec)
+    made = [_as_spec(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in leaves]
+    if all(new is old for new, old in zip(made, leaves, strict=True)):
+        return tree
+    return jax.tree_util.tree_unflatten(structure, made)
+
+
+def _as_spec(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct | TensorType:
+    if not any(is_symbolic(size) for size in leaf.shape) or keys.is_key(leaf):
+        return leaf
+    sizes = tuple(dims.parse(str(n)) if is_symbolic(n) else int(n) for n in leaf.shape)
+    return TensorType(as_dtype(np.dtype(leaf.dtype)), sizes)
 
 
 def _specs(tree: Any) -> list[TensorType]:

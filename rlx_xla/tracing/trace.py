@@ -38,6 +38,7 @@ from rlx_xla.tracing.template import (
     TemplateTraced,
     declared_symbols,
     has_symbols,
+    spelled,
 )
 from rlx_xla.tracing.traced import Traced
 from rlx_xla.tracing.walk import JaxprWalker
@@ -69,8 +70,9 @@ def trace(
 
     Args:
         fn: any function that ``jax.jit`` takes.
-        args: positional arguments: pytrees of arrays, numbers, ``jax.ShapeDtypeStruct`` or specs
-            such as ``"f32[b, 128]"`` (equal names mean equal sizes).
+        args: positional arguments: pytrees of arrays, numbers, ``jax.ShapeDtypeStruct`` (symbols
+            of ``jax.export`` included) or specs such as ``"f32[b, 128]"`` (equal names mean equal
+            sizes).
         params: arguments bound once instead of being fed on every call: positions in ``args``, a
             class whose instances hold them (``nnx.Param``), a predicate on the leaves' names
             (``params/encoder/…/kernel``), or a filter of a path and a variable as nnx has them
@@ -111,9 +113,10 @@ def trace(
         seconds = {"jax": jax_seconds, "walk": time.perf_counter() - started - jax_seconds}
         return Traced(graph, signature, values, seconds, walker.modelled, walker.opaque, resolved)
 
-    if not has_symbols((dynamic, dynamic_kwargs)):
+    specs, specs_by_name = spelled((dynamic, dynamic_kwargs))
+    if not has_symbols((specs, specs_by_name)):
         return once(dynamic, dynamic_kwargs)
-    template = Template(name, once, dynamic, dynamic_kwargs, names, promised)
+    template = Template(name, once, specs, specs_by_name, names, promised)
     try:
         with questions() as asked:
             made = once(dynamic, dynamic_kwargs)

@@ -725,3 +725,35 @@ def test_what_jax_itself_looks_up_is_no_question() -> None:
     assert traced.template is not None
     assert not traced.template.asked
     assert not traced.template.keyed
+
+
+@pytest.mark.parametrize("spec", ["f32[n, 3]", "jax"])
+def test_sizes_of_jax_are_asked_again_too(spec: str) -> None:
+    sizes = jax.export.symbolic_shape("n, 3")
+    given = jax.ShapeDtypeStruct(sizes, np.float32) if spec == "jax" else spec
+
+    def asks(x: Any) -> Any:
+        n = x.shape[0]
+        return x * (2.0 if n in {3, 5} else 1.0) + (1.0 if n == 4 else 0.0)
+
+    def only(x: Any) -> Any:  # has no answer where it is not a key
+        return x * {3: 2.0, 5: 4.0}[x.shape[0]]
+
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(asks, given))
+    chosen = rlx.Session("cpu").compile(rlx_xla.trace(only, given))
+    for n in (2, 3, 4, 5):
+        x = draw(n, 3)
+        np.testing.assert_allclose(compiled(x), asks(x), rtol=1e-6)
+        if n in (3, 5):
+            np.testing.assert_allclose(chosen(x), only(x), rtol=1e-6)
+    with pytest.raises(DimError, match=r"only with n=4 .*sizes that the function can have"):
+        chosen(draw(4, 3))
+
+
+def test_symbols_of_jax_alone_are_traced_as_they_are() -> None:
+    sizes = jax.export.symbolic_shape("n, 2*n")
+    traced = rlx_xla.trace(lambda x: x.sum(axis=1), jax.ShapeDtypeStruct(sizes, np.float32))
+    assert [str(v.type) for v in traced.graph.inputs] == ["f32[n, 2*n]"]
+    x = draw(3, 6)
+    found = rlx.Session("cpu").compile(traced)(x)
+    np.testing.assert_allclose(found, x.sum(axis=1), rtol=1e-5)

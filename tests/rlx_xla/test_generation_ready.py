@@ -173,7 +173,8 @@ def test_where_a_program_could_differ_from_what_lies_there_it_is_traced(
         assert not is_kept()
         patch.setattr(ready, "all_kernels", lambda: [first])
         assert is_kept()
-    for table in (lowering_rules._RULES, tracing_rules._RULES, jax_rules._RULES):
+    tables: list[Any] = [lowering_rules._RULES, tracing_rules._RULES, jax_rules._RULES]
+    for table in tables:
         with monkeypatch.context() as patch:
             patch.setitem(table, next(iter(table), (Add, None)), check)
             assert not is_kept()
