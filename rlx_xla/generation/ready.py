@@ -237,7 +237,7 @@ def _all_ours() -> bool:
 def _is_ours(made: Any) -> bool:
     """Whether a class or a function is of this project."""
     function = made.func if isinstance(made, functools.partial) else made
-    return function.__module__.partition(".")[0] in _OWN
+    return str(function.__module__).partition(".")[0] in _OWN
 
 
 def _packages() -> list[str]:

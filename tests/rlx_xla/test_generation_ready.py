@@ -169,14 +169,19 @@ def test_where_a_program_could_differ_from_what_lies_there_it_is_traced(
     first = all_kernels()[0]
     check = types.FunctionType(said.__code__, {"__name__": "others.kernels"})
     with monkeypatch.context() as patch:
-        patch.setattr(ready, "all_kernels", lambda: [replace(first, check=check)])
-        assert not is_kept()
+        for other in (check, "".join):  # one without a module too
+            patch.setattr(ready, "all_kernels", lambda other=other: [replace(first, check=other)])
+            assert not is_kept()
         patch.setattr(ready, "all_kernels", lambda: [first])
         assert is_kept()
-    tables: list[Any] = [lowering_rules._RULES, tracing_rules._RULES, jax_rules._RULES]
-    for table in tables:
+    tables: list[tuple[Any, Any]] = [
+        (lowering_rules._RULES, (Add, "cpu")),
+        (tracing_rules._RULES, "add"),
+        (jax_rules._RULES, Add),
+    ]
+    for table, entry in tables:
         with monkeypatch.context() as patch:
-            patch.setitem(table, next(iter(table), (Add, None)), check)
+            patch.setitem(table, entry, check)
             assert not is_kept()
     assert is_kept()
 
