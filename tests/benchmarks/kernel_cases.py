@@ -218,7 +218,7 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
                 onnx=_product(x, w.astype(dtype.numpy), turned=turned),
                 flops=2 * rows * w.size,
             )
-    for size in (64, 128):
+    for size in (96, 128):
         yield Case(
             name=f"f32 {size}^3",
             kernel="dot_general.cpu.ffi",
@@ -229,7 +229,7 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
             onnx=_product(w[:size, :size], w[size : 2 * size, :size], turned=False),
             flops=2 * size**3,
         )
-    for shape, rows in (((64, 64), 1), ((1024, 1024), 1), ((1024, 1024), 2)):
+    for shape, rows in (((512, 512), 1), ((1024, 1024), 1), ((1024, 1024), 2)):
         x, part = rng.normal(size=(rows, shape[1])).astype(np.float32), w[: shape[0], : shape[1]]
         yield Case(
             name=f"f32, {rows} rows, x @ w.T {list(shape)}",

@@ -306,3 +306,33 @@ def test_gradients_are_found_whatever_axes_have_size_1(
         np.testing.assert_allclose(
             mine, theirs, rtol=2e-4, atol=2e-5 * float(jnp.abs(theirs).max())
         )
+
+
+@pytest.mark.parametrize("masked_rows", ["zeros", "nan", "uniform"])
+@pytest.mark.parametrize("kind", ["none", "causal", "sliding_window"])
+@pytest.mark.parametrize("keys", [200, 150])
+def test_rows_whose_visible_scores_are_all_minus_infinity(
+    kind: str, masked_rows: str, keys: int, rng: np.random.Generator
+) -> None:
+    length, heads, size = 170, 2, 16
+    op = Attention(
+        num_heads=heads,
+        head_dim=size,
+        layout="bshd",
+        mask_kind=MaskKind(kind),
+        window=5 if kind == "sliding_window" else None,
+        masked_rows=masked_rows,
+    )
+    q, k, v = (
+        rng.normal(size=(1, n, heads, size)).astype(np.float32) for n in (length, keys, keys)
+    )
+    k[..., 0] = -np.abs(k[..., 0]) - 0.1
+    q[0, [0, 3, 60, 130, length - 1], 0, 0] = np.inf  # times every key: -Inf
+    b = rlx.GraphBuilder("rows")
+    inputs = [b.input(n, f"f32{list(a.shape)}") for n, a in (("q", q), ("k", k), ("v", v))]
+    graph = b.build(op(*inputs))
+    (wanted,) = rlx.interpret(graph, {"q": q, "k": k, "v": v})
+    compiled = rlx.Session("cpu").compile(graph)
+    assert [c.implementation for c in compiled.report().kernels] == ["attention.cpu.ffi"]
+    found = np.asarray(compiled(q, k, v))
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)

@@ -40,7 +40,8 @@ enum class AttentionMask {
 // What a query gives that sees no key.
 enum class EmptyRows { kZeros, kNan, kUniform };
 
-// What a hidden score becomes for kUniform; softmax is then even over all keys.
+// What a hidden score becomes for kUniform; softmax is then even over the hidden keys, and over all
+// keys where no score is left below it (Floored).
 constexpr float kHiddenScore = -0.7f * 3.4028235e38f;
 
 // Where the heads of an operand lie, in elements.
@@ -78,6 +79,20 @@ struct AttentionShape {
 };
 
 namespace attention {
+
+// Whether the kind of mask alone leaves every query a key, its own at least. A row whose scores are
+// all -Inf is then a plain softmax of them.
+inline bool AlwaysSees(const AttentionShape& s) {
+  const bool before =
+      s.mask == AttentionMask::kCausal || s.mask == AttentionMask::kSlidingWindow;
+  return s.mask == AttentionMask::kNone || (before && s.keys >= s.queries);
+}
+
+// Whether no score may be below kHiddenScore, so that a row that sees nothing is even over all keys.
+inline bool Floored(const AttentionShape& s) {
+  return s.empty_rows == EmptyRows::kUniform && s.mask != AttentionMask::kCausalBias &&
+         !AlwaysSees(s);
+}
 
 constexpr int64_t kRowBlock = 96;
 constexpr int64_t kKeyBlock = 128;
@@ -253,8 +268,8 @@ inline bool NeedsExact(const AttentionShape& s, const Running& run, int64_t rows
 // What the sums of a row are multiplied by.
 inline float FactorOf(const AttentionShape& s, float total) {
   if (total != 0) return 1 / total;  // NaN also
-  const bool even = s.empty_rows == EmptyRows::kUniform && s.mask == AttentionMask::kCausalBias;
-  const bool nan = (s.empty_rows == EmptyRows::kNan || even) && s.keys > 0;
+  const bool zeros = s.empty_rows == EmptyRows::kZeros && !AlwaysSees(s);
+  const bool nan = !zeros && !Floored(s) && s.keys > 0;
   return nan ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
 }
 

@@ -173,8 +173,7 @@ struct BlockLogits {
     of.scale = s.scale;
     of.softcap = s.softcap;
     const bool uniform = s.empty_rows == EmptyRows::kUniform && s.mask != AttentionMask::kNone;
-    // Under a bias of -Inf for every key that is seen, the hidden ones are even among themselves.
-    of.floor = uniform && s.mask != AttentionMask::kCausalBias;
+    of.floor = attention::Floored(s);
     of.hidden = uniform ? kHiddenScore : -std::numeric_limits<float>::infinity();
     of.present = width;
     of.seen_end = width;
