@@ -67,7 +67,7 @@ class Attention(Op):
         softcap: bound c of c·tanh(s / c), before the mask; None means no bound.
         layout: ``bshd`` or ``bhsd``, the order of the axes of q, k, v and the result.
         masked_rows: a query that sees no key gives ``zeros``, ``nan``, or the mean of all v
-            (``uniform``).
+            (``uniform``); where it sees keys and their scores are all −Inf, the mean of the hidden.
         v_head_dim: D_v, for a check; None takes it from v.
         causal: with a bias: keys j > p are hidden too; their scores lie below all others, but
             for a bias of −Inf where masked_rows is ``uniform``.
@@ -237,7 +237,8 @@ class Attention(Op):
 
         if self.masked_rows == "nan" or self._every_query_sees_a_key(scores.shape):
             return Softmax(axis=4)(scores)
-        if self.masked_rows == "uniform" and self.causal:  # hidden keys alone are even
+        if self.masked_rows == "uniform" and (self.mask_kind is not MaskKind.BIAS or self.causal):
+            # Hidden keys are even among themselves, below every score but −Inf.
             return Softmax(axis=4)(scores)
         if self.masked_rows == "uniform":
             floor = broadcast_to(constant(FILL, scores.dtype), scores.shape)

@@ -309,7 +309,7 @@ def test_gradients_are_found_whatever_axes_have_size_1(
 
 
 @pytest.mark.parametrize("masked_rows", ["zeros", "nan", "uniform"])
-@pytest.mark.parametrize("kind", ["none", "causal", "sliding_window"])
+@pytest.mark.parametrize("kind", ["none", "causal", "sliding_window", "custom"])
 @pytest.mark.parametrize("keys", [200, 150])
 def test_rows_whose_visible_scores_are_all_minus_infinity(
     kind: str, masked_rows: str, keys: int, rng: np.random.Generator
@@ -329,10 +329,32 @@ def test_rows_whose_visible_scores_are_all_minus_infinity(
     k[..., 0] = -np.abs(k[..., 0]) - 0.1
     q[0, [0, 3, 60, 130, length - 1], 0, 0] = np.inf  # times every key: -Inf
     b = rlx.GraphBuilder("rows")
-    inputs = [b.input(n, f"f32{list(a.shape)}") for n, a in (("q", q), ("k", k), ("v", v))]
+    arrays: dict[str, Any] = {"q": q, "k": k, "v": v}
+    if kind == "custom":
+        arrays["mask"] = rng.random((1, heads, length, keys)) < 0.5
+        arrays["mask"][:, :, 3], arrays["mask"][:, :, 5] = True, False
+    types = {n: "bool" if n == "mask" else "f32" for n in arrays}
+    inputs = [b.input(n, f"{types[n]}{list(a.shape)}") for n, a in arrays.items()]
     graph = b.build(op(*inputs))
-    (wanted,) = rlx.interpret(graph, {"q": q, "k": k, "v": v})
+    (wanted,) = rlx.interpret(graph, arrays)
     compiled = rlx.Session("cpu").compile(graph)
     assert [c.implementation for c in compiled.report().kernels] == ["attention.cpu.ffi"]
-    found = np.asarray(compiled(q, k, v))
+    found = np.asarray(compiled(*arrays.values()))
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_a_mask_over_rows_of_minus_infinity_is_that_of_jax(rng: np.random.Generator) -> None:
+    q, k, v = (rng.normal(size=(1, 64, 2, 8)).astype(np.float32) for _ in range(3))
+    k[..., 0] = -np.abs(k[..., 0]) - 0.1
+    q[0, [3, 7, 50], 0, 0] = np.inf
+    mask = rng.random((1, 2, 64, 64)) < 0.5
+    mask[..., 0], mask[0, 0, 7], mask[0, 0, 9] = True, True, False
+
+    def form(*args: jax.Array) -> jax.Array:
+        return jax.nn.dot_product_attention(*args[:3], mask=args[3])
+
+    ours = rlx_xla.jit(form)
+    found, wanted = np.asarray(ours(q, k, v, mask)), np.asarray(jax.jit(form)(q, k, v, mask))
+    assert np.isnan(wanted[0, 7, 0]).all()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert str(ours.report().recognition).startswith("attention (custom) × 1")

@@ -88,10 +88,9 @@ inline bool AlwaysSees(const AttentionShape& s) {
   return s.mask == AttentionMask::kNone || (before && s.keys >= s.queries);
 }
 
-// Whether no score may be below kHiddenScore, so that a row that sees nothing is even over all keys.
+// Whether no score may be below kHiddenScore: a bias hides keys by -Inf, which is then even too.
 inline bool Floored(const AttentionShape& s) {
-  return s.empty_rows == EmptyRows::kUniform && s.mask != AttentionMask::kCausalBias &&
-         !AlwaysSees(s);
+  return s.empty_rows == EmptyRows::kUniform && s.mask == AttentionMask::kBias;
 }
 
 constexpr int64_t kRowBlock = 96;
