@@ -162,6 +162,7 @@ def _rounded_products(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _picked_products(rng: np.random.Generator) -> Iterator[Sample]:
+    q8 = QuantScheme.parse("gguf_q8_0")
     for name in ("gguf_q4_0", "gguf_q4_1", "gguf_q8_0", "gguf_q4k", "gguf_q6k"):
         scheme = QuantScheme.parse(name)
         weights = [weight(rng, scheme, 256, 5)[0] for _ in range(3)]
@@ -176,6 +177,11 @@ def _picked_products(rng: np.random.Generator) -> Iterator[Sample]:
             yield Sample(
                 op, (x, np.array(index, np.int32), *weights), f"{name} {index}", tolerance=bound
             )
+    x, number = draw(rng, DType.F64, (2, 256)), np.array(1, np.int32)
+    three = [weight(rng, q8, 256, 5)[0] for _ in range(3)]
+    op = DequantMatmulPick(scheme=str(q8))
+    bound = summing(x, matrix(q8, (three[1],)))
+    yield Sample(op, (x, number, *three), "f64", tolerance=bound)
     scheme = QuantScheme.parse("gguf_q5k")
     one = weight(rng, scheme, 512, 3)
     x = draw(rng, DType.BF16, (512,))

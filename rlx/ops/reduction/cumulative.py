@@ -217,4 +217,7 @@ class CumLogSumExp(Op):
 
     def evaluate(self, x: Array) -> Array:
         initial = numbers.lowest(as_dtype(x.dtype))
-        return _accumulate(np.logaddexp, x, self.axis, self.reverse, self.exclusive, initial)
+        # Term by term: in f32, 40,000 of them would leave 1e-5 of the result.
+        wide = x.astype(np.float64)
+        found = _accumulate(np.logaddexp, wide, self.axis, self.reverse, self.exclusive, initial)
+        return found.astype(x.dtype)
