@@ -12,7 +12,7 @@ from typing import Any, final
 
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
-from rlx.ops.arithmetic import Add, Div, IntegerPow, Max, Mul, Neg, Sub
+from rlx.ops.arithmetic import Add, Div, IntegerPow, Max, Mul, Neg, OneMinusSquare, Sub
 from rlx.ops.attention import DTYPES, MaskKind
 from rlx.ops.backward import AttentionBackward, AttentionBackwardAll, AttentionBackwardWrt
 from rlx.ops.compare import Select
@@ -32,8 +32,8 @@ MIN_SCORES = 2**15
 
 _MAX_NODES = 200
 _BETWEEN = (
-    Add, BroadcastInDim, Convert, Div, Exp, IntegerPow, Max, Mul, Neg, ReduceMax, ReduceSum,
-    Reshape, Select, StopGradient, Sub, Tanh, Transpose,
+    Add, BroadcastInDim, Convert, Div, Exp, IntegerPow, Max, Mul, Neg, OneMinusSquare, ReduceMax,
+    ReduceSum, Reshape, Select, StopGradient, Sub, Tanh, Transpose,
 )  # fmt: skip
 """What lies between scores and the products that end them."""
 

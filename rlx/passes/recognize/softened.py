@@ -13,7 +13,7 @@ from typing import TypeAlias, final
 
 from rlx.ir.graph import Value
 from rlx.ir.op import Op
-from rlx.ops.arithmetic import Add, Div, IntegerPow, Mul, Neg, Sub
+from rlx.ops.arithmetic import Add, Div, IntegerPow, Mul, Neg, OneMinusSquare, Sub
 from rlx.ops.compare import Select
 from rlx.ops.dot import DotGeneral
 from rlx.ops.reduction import ReduceSum
@@ -93,6 +93,12 @@ class _Expansion:
             coefficient, powers = inner[0]
             power = op.exponent
             return [(coefficient**power, {atom: n * power for atom, n in powers.items()})]
+        if isinstance(op, OneMinusSquare):  # the slope of tanh in newer versions of JAX
+            inner = self.terms(view.operand(0))
+            if inner is None or len(inner) != 1:
+                return None
+            coefficient, powers = inner[0]
+            return [(1.0, {}), (-(coefficient**2), {atom: 2 * n for atom, n in powers.items()})]
         following = self.search.within(view)
         return None if following is None else self.terms(following)
 
