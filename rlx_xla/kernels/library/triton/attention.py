@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rlx.dtypes import DType
 from rlx.ops.attention import Attention, MaskKind
 from rlx.types import TensorType
 from rlx_xla.kernels.attention_sizes import sizes_of
 from rlx_xla.kernels.base import Refused, Supported
-from rlx_xla.kernels.pallas import PallasKernel
-from rlx_xla.kernels.select import register_kernel
+from rlx_xla.kernels.triton.register import register_triton_kernels
 
 _KINDS = (MaskKind.NONE, MaskKind.CAUSAL, MaskKind.SLIDING_WINDOW, MaskKind.LENGTHS)
 _DTYPES = (DType.BF16, DType.F16, DType.F32)
@@ -43,22 +41,4 @@ def _check(op: Attention, types: Sequence[TensorType]) -> Supported | Refused:
     return Supported()
 
 
-def _make(op: Attention, types: Sequence[TensorType]) -> Callable[..., Any]:
-    from rlx_xla.kernels.triton import attention  # Pallas takes a while to import
-
-    return attention.make(op, types)
-
-
-for _platform, _maker in (("rocm", "an AMD"), ("cuda", "an NVIDIA")):
-    register_kernel(
-        PallasKernel(
-            name=f"attention.{_platform}.pallas",
-            op=Attention,
-            platforms=(_platform,),
-            priority=-1,
-            unproven=f"it has not been measured on {_maker} GPU",
-            make=_make,
-            check=_check,
-            triton=True,
-        )
-    )
+register_triton_kernels(Attention, _check)

@@ -6,16 +6,14 @@ XLA sums a window for each result or goes over the data several times.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.reduction import CumSum
 from rlx.types import TensorType
 from rlx_xla.kernels.base import Refused, Supported
-from rlx_xla.kernels.pallas import PallasKernel
-from rlx_xla.kernels.select import register_kernel
+from rlx_xla.kernels.triton.register import register_triton_kernels
 
 _DTYPES = (DType.F32, DType.BF16, DType.F16)
 _MOST = 2**31 - 1
@@ -38,22 +36,4 @@ def _check(op: CumSum, types: Sequence[TensorType]) -> Supported | Refused:
     return Supported()
 
 
-def _make(op: CumSum, types: Sequence[TensorType]) -> Callable[..., Any]:
-    from rlx_xla.kernels.triton import cumsum  # Pallas takes a while to import
-
-    return cumsum.make(op, types)
-
-
-for _platform, _maker in (("rocm", "an AMD"), ("cuda", "an NVIDIA")):
-    register_kernel(
-        PallasKernel(
-            name=f"cumsum.{_platform}.pallas",
-            op=CumSum,
-            platforms=(_platform,),
-            priority=-1,
-            unproven=f"it has not been measured on {_maker} GPU",
-            make=_make,
-            check=_check,
-            triton=True,
-        )
-    )
+register_triton_kernels(CumSum, _check)

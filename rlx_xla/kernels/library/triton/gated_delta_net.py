@@ -5,16 +5,14 @@ XLA runs one token after another and writes the states to memory between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.sequence import GatedDeltaNet
 from rlx.types import TensorType
 from rlx_xla.kernels.base import Refused, Supported
-from rlx_xla.kernels.pallas import PallasKernel
-from rlx_xla.kernels.select import register_kernel
+from rlx_xla.kernels.triton.register import register_triton_kernels
 
 _DTYPES = (DType.F32, DType.BF16, DType.F16)
 _MOST_STATES = 256
@@ -36,22 +34,4 @@ def _check(op: GatedDeltaNet, types: Sequence[TensorType]) -> Supported | Refuse
     return Supported()
 
 
-def _make(op: GatedDeltaNet, types: Sequence[TensorType]) -> Callable[..., Any]:
-    from rlx_xla.kernels.triton import gated_delta_net  # Pallas takes a while to import
-
-    return gated_delta_net.make(op, types)
-
-
-for _platform, _maker in (("rocm", "an AMD"), ("cuda", "an NVIDIA")):
-    register_kernel(
-        PallasKernel(
-            name=f"gated_delta_net.{_platform}.pallas",
-            op=GatedDeltaNet,
-            platforms=(_platform,),
-            priority=-1,
-            unproven=f"it has not been measured on {_maker} GPU",
-            make=_make,
-            check=_check,
-            triton=True,
-        )
-    )
+register_triton_kernels(GatedDeltaNet, _check)

@@ -5,16 +5,14 @@ XLA runs one step of the loop after another, each as kernels that read and write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.sequence import SelectiveScan
 from rlx.types import TensorType
 from rlx_xla.kernels.base import Refused, Supported
-from rlx_xla.kernels.pallas import PallasKernel
-from rlx_xla.kernels.select import register_kernel
+from rlx_xla.kernels.triton.register import register_triton_kernels
 
 _DTYPES = (DType.F32, DType.BF16, DType.F16)
 _MOST_STATES = 256
@@ -35,22 +33,4 @@ def _check(op: SelectiveScan, types: Sequence[TensorType]) -> Supported | Refuse
     return Supported()
 
 
-def _make(op: SelectiveScan, types: Sequence[TensorType]) -> Callable[..., Any]:
-    from rlx_xla.kernels.triton import selective_scan  # Pallas takes a while to import
-
-    return selective_scan.make(op, types)
-
-
-for _platform, _maker in (("rocm", "an AMD"), ("cuda", "an NVIDIA")):
-    register_kernel(
-        PallasKernel(
-            name=f"selective_scan.{_platform}.pallas",
-            op=SelectiveScan,
-            platforms=(_platform,),
-            priority=-1,
-            unproven=f"it has not been measured on {_maker} GPU",
-            make=_make,
-            check=_check,
-            triton=True,
-        )
-    )
+register_triton_kernels(SelectiveScan, _check)

@@ -1,0 +1,44 @@
+"""Registration of kernels that Pallas writes for GPUs through Triton."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlx.ir.op import Op
+from rlx.types import TensorType
+from rlx_xla.kernels.base import Refused, Supported
+from rlx_xla.kernels.pallas import PallasKernel
+from rlx_xla.kernels.select import register_kernel
+
+_MAKERS = {"rocm": "an AMD", "cuda": "an NVIDIA"}
+
+
+def register_triton_kernels(
+    op: type[Op], check: Callable[[Any, Sequence[TensorType]], Supported | Refused]
+) -> None:
+    """Register an op's kernel once for AMD's GPUs and once for NVIDIA's.
+
+    Args:
+        op: its name is that of the module here whose ``make(op, types)`` gives the JAX function.
+        check: says which calls are taken.
+    """
+
+    def make(call: Any, types: Sequence[TensorType]) -> Callable[..., Any]:
+        # Pallas takes a while to import.
+        return importlib.import_module(f"rlx_xla.kernels.triton.{op.op_name}").make(call, types)
+
+    for platform, maker in _MAKERS.items():
+        register_kernel(
+            PallasKernel(
+                name=f"{op.op_name}.{platform}.pallas",
+                op=op,
+                platforms=(platform,),
+                priority=-1,
+                unproven=f"it has not been measured on {maker} GPU",
+                make=make,
+                check=check,
+                triton=True,
+            )
+        )
