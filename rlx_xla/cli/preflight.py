@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlx.errors import DeviceError
+from rlx.errors import DeviceError, DimError
 from rlx_xla.cli.group import Json, Traceback
-from rlx_xla.cli.program import Arguments, Params, Program, Sizes, Specs, given
+from rlx_xla.cli.program import Arguments, Params, Program, Sizes, Specs, given, sizes_required
 from rlx_xla.cli.progress import Steps
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ def preflight(
                 raise
             absent[name] = error
             continue
+        except DimError as error:
+            if not found.symbols:
+                raise
+            raise sizes_required(found.symbols) from error
         reports.append(report)
     ok = not absent and all(report.ok for report in reports)
     if as_json:

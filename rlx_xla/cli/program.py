@@ -70,12 +70,14 @@ class Given:
         args: positional arguments: arrays, trees of them, or specs.
         kwargs: keyword arguments, the same.
         params: positions of arguments that are params.
+        symbols: sizes of the specs, or of the graph, that no ``--size`` gave.
     """
 
     program: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     params: tuple[int, ...]
+    symbols: tuple[str, ...] = ()
 
 
 def given(
@@ -140,7 +142,16 @@ def given(
     elif known and hasattr(found, "graph"):
         whole = cast("Any", found)
         found = dataclasses.replace(whole, graph=bind(whole.graph, known))
-    return Given(found, tuple(args), kwargs, tuple(params or ()))
+    left = tuple(name for name in symbols if name not in known)
+    return Given(found, tuple(args), kwargs, tuple(params or ()), left)
+
+
+def sizes_required(symbols: Sequence[str]) -> typer.BadParameter:
+    """What a command says that compiles for one set of sizes and does not know them."""
+    names = " ".join(f"--size {name}=8" for name in symbols)
+    return typer.BadParameter(
+        f"sizes are required for {', '.join(symbols)}; give, for instance, {names}."
+    )
 
 
 def named(name: str) -> Any:

@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from rlx_xla.cli.group import Device, Json, Traceback
-from rlx_xla.cli.program import Arguments, Params, Program, Sizes, Specs, given, traced
+from rlx_xla.cli.program import (
+    Arguments,
+    Params,
+    Program,
+    Sizes,
+    Specs,
+    given,
+    sizes_required,
+    traced,
+)
 from rlx_xla.cli.progress import Steps
 
 
@@ -40,10 +49,7 @@ def report(
     made = steps.run("trace", lambda: traced(found))
     graph = getattr(made, "graph", made)
     if graph.symbols:
-        names = " ".join(f"--size {name}=8" for name in graph.symbols)
-        raise typer.BadParameter(
-            f"sizes are required for {', '.join(graph.symbols)}; give, for instance, {names}."
-        )
+        raise sizes_required(graph.symbols)
     options = rlx.CompileOptions(validate=validate)
     compiled = steps.run("compile", lambda: session.compile(made, options=options))
     shown = compiled.report()

@@ -294,6 +294,13 @@ def test_report_on_a_device_that_is_not_there(run: Runner) -> None:
     assert result.stderr.startswith("error: device Metal")
 
 
+def test_preflight_needs_sizes(run: Runner) -> None:
+    result = run("preflight", *APPLY, "-t", "tpu:v5e:1x1")
+    assert result.exit_code == 2
+    assert "sizes are required for batch; give, for instance, --size batch=8." in result.stderr
+    assert "dim_binding" not in result.stderr
+
+
 class _Report:
     """What preflight returns, as far as the command looks."""
 
