@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, final
 
 import jax
@@ -22,7 +22,8 @@ from rlx.signature import Signature
 from rlx.types import TensorType
 from rlx_xla._jax_compat import keys, mlir
 from rlx_xla._jax_compat.jaxpr import Tracer
-from rlx_xla.kernels.calibration import all_bounds, described
+from rlx_xla.kernels.base import Refused
+from rlx_xla.kernels.calibration import all_bounds, described, open_all
 from rlx_xla.kernels.select import choose, kernels_for
 from rlx_xla.lowering.module import lower_to_module
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, add_platform, rule_for
@@ -122,12 +123,33 @@ class XlaBackend(AbstractBackend):
 
 
 def _bounds_taken(lir: Lir, platform: str) -> list[str]:
-    """Which bounds the choice of kernels went by, where one of theirs had a say."""
+    """Which bounds the choice of kernels went by, where one of theirs took or refused one."""
     if platform != "cpu":
         return []
-    chosen = {m.name for m in lir.plan.implementations.values() if m.kind == "kernel"}
-    told = chosen and any(b.name.partition("/")[0] in chosen for b in all_bounds())
+    owners = {b.name.partition("/")[0] for b in all_bounds()}
+    made = lir.plan.implementations
+    told = (
+        any(m.kind == "kernel" and m.name in owners for m in made.values())
+        or any(_refused_by_bound(node, m, owners) for node, m in made.items() if m.refused)
+        or any(
+            refusal.name in owners and "kernel_dispatch" not in refusal.reason
+            for refused in lir.plan.decomposed_refusals.values()
+            for refusal in refused
+        )
+    )
     return [f"kernel bounds: {described()}"] if told else []
+
+
+def _refused_by_bound(node: Node, made: Implementation, owners: Collection[str]) -> bool:
+    """Whether a kernel would have been taken but for the bounds that hold."""
+    names = {refusal.name for refusal in made.refused}.intersection(owners)
+    types = [v.type for v in node.inputs]
+    for kernel in kernels_for(type(node.op), "cpu") if names else ():
+        if kernel.name in names and isinstance(kernel.supports(node.op, types, "cpu"), Refused):
+            with open_all():
+                if not isinstance(kernel.supports(node.op, types, "cpu"), Refused):
+                    return True
+    return False
 
 
 @final
@@ -146,7 +168,10 @@ class XlaExecutable(AbstractExecutable):
             for node, made in lir.plan.implementations.items()
             if made.kind == "kernel"
         }
-        lowered = lower_to_module(lir.graph, backend.platform, emitters=emitters)
+        borrowed = mlir.borrowed_context()  # not given back after an error
+        lowered = lower_to_module(
+            lir.graph, backend.platform, emitters=emitters, context=borrowed[0]
+        )
         lower_seconds = time.perf_counter() - started
         graph = self._graph = lir.graph
         self._platform = backend.platform
@@ -191,10 +216,12 @@ class XlaExecutable(AbstractExecutable):
             effects=bool(graph.effects),
             keepalive=lowered.keepalive,
             spread=spread,
+            owned=True,
         )
         self.cache_key = key  # what the compile cache has the program under, where it has it
         started = time.perf_counter()
         self.loaded = _from_disk(build, kept, key, graph.name)
+        mlir.give_back(borrowed, self.loaded.module_bytes)
         self.fast_call = self.loaded.fast_call
         phases = {"lower": lower_seconds, "xla": self.loaded.compile_seconds}
         if key is not None and not self.loaded.compile_seconds:

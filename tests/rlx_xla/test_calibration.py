@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 import rlx
 from rlx.dtypes import DType
 from rlx.errors import RegistryError, RunError
+from rlx.ops.quantized import DequantMatmul
+from rlx.ops.reduction.cumulative import CumSum
 from rlx.ops.sorting import TopK
+from rlx.options.dispatch import KernelPolicy
 from rlx.types import as_type
 from rlx_xla.cli import bench
 from rlx_xla.cli.main import app
@@ -67,6 +70,41 @@ def test_a_file_of_this_machine_is_used_and_the_report_says_so() -> None:
     graph = b.build(TopK(k=2)(b.input("x", "f32[3, 128]"))[0])
     report = rlx.Session("cpu").compile(graph).report()
     assert report.decisions == (f"kernel bounds: {described()}",)
+
+
+@pytest.mark.parametrize(
+    ("of", "type_", "told"),
+    [
+        ("the bound refuses", "f32[3, 4]", True),
+        ("no kernel takes the dtype, whatever its size", "c64[3, 400]", False),
+    ],
+)
+def test_a_bound_that_refuses_is_told(of: str, type_: str, told: bool) -> None:
+    b = rlx.GraphBuilder("g")
+    graph = b.build(CumSum(axis=1)(b.input("x", type_)))
+    report = rlx.Session("cpu").compile(graph).report()
+    (choice,) = (c for c in report.choices if c.op == "cumsum")
+    assert choice.kind == "rule"
+    assert any(r.startswith("cumsum.cpu.ffi: ") for r in choice.refused)
+    lines = (f"kernel bounds: {described()}",) if told else ()
+    assert report.decisions == lines, of
+
+
+def test_a_bound_that_leaves_a_decomposition_is_told() -> None:
+    b = rlx.GraphBuilder("g")
+    w = b.param("w", "u8[8, 34]")
+    graph = b.build(DequantMatmul(scheme="gguf_q8_0")(b.input("x", "f32[1100, 32]"), w))
+    report = rlx.Session("cpu").compile(graph).report()
+    assert report.decisions == (f"kernel bounds: {described()}",)
+
+
+def test_kernels_that_an_option_leaves_out_say_nothing_of_bounds() -> None:
+    b = rlx.GraphBuilder("g")
+    graph = b.build(CumSum(axis=1)(b.input("x", "f32[3, 400]")))
+    options = rlx.CompileOptions(
+        kernel_dispatch=rlx.KernelDispatch(policy=KernelPolicy.FORCE_COMMON)
+    )
+    assert rlx.Session("cpu").compile(graph, options=options).report().decisions == ()
 
 
 def test_a_program_without_such_kernels_says_nothing_of_bounds() -> None:
