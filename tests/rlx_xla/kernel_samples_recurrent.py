@@ -75,6 +75,8 @@ def network(kind: type[Op]) -> Callable[[np.random.Generator], Iterator[Sample]]
                 }
                 if kind is Rnn:
                     attributes["relu"] = number % 2 == 1
+                if kind is Gru:
+                    attributes["reset_after"] = (number + dtype.bits // 32) % 2 == 0
                 rows, stacked = GATES[kind] * hidden, layers * ways
                 packed = ways * rows * (width + (layers - 1) * ways * hidden)
                 shapes = [(batch, steps, width), (packed,), (stacked, rows, hidden)]

@@ -107,7 +107,7 @@ NETWORK: dict[str, Any] = {
         ("rlx_gated_delta_net_f32_cpu", GatedDeltaNet, {}, 3, "are required; got"),
         ("rlx_recurrent_f32_cpu", Lstm, NETWORK, 1, "1 layers of 6 units in 1 directions"),
         ("rlx_recurrent_f32_cpu", Lstm, NETWORK, 3, "1 layers of 6 units in 1 directions"),
-        ("rlx_recurrent_f32_cpu", Lstm, {**NETWORK, "kind": np.int64(4)}, -1, "kind from 0 to 3"),
+        ("rlx_recurrent_f32_cpu", Lstm, {**NETWORK, "kind": np.int64(5)}, -1, "kind from 0 to 4"),
         ("rlx_recurrent_f32_cpu", Lstm, {**NETWORK, "num_layers": np.int64(0)}, -1, "got 2, 6 and"),
     ],
 )

@@ -36,8 +36,11 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
                 yield _recurrent(rng, kind, dtype, (2, length, 3), hidden_size=4)
                 op = {"hidden_size": 3, "num_layers": 2, "bidirectional": True, "carry": True}
                 yield _recurrent(rng, kind, dtype, (1, length, 5), **op)
+            yield _recurrent(rng, Gru, dtype, (2, length, 3), hidden_size=4, reset_after=False)
     yield _recurrent(rng, Rnn, DType.F32, (3, 5, 1), hidden_size=1, relu=True, num_layers=3)
     yield _recurrent(rng, Gru, DType.F32, (0, 3, 2), hidden_size=2, carry=True)
+    op = {"hidden_size": 3, "num_layers": 2, "bidirectional": True, "carry": True}
+    yield _recurrent(rng, Gru, DType.F32, (1, 6, 5), **op, reset_after=False)
     yield _recurrent(rng, Lstm, DType.F32, (2, 3, 0), hidden_size=2)
 
 

@@ -6,6 +6,7 @@ gives what all steps add to the gates; only the product with the state is in the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -15,24 +16,33 @@ from rlx.ir.op import Op, define_op
 from rlx.ops.dot import DotGeneral
 from rlx.ops.patterns import bind_axes, require_one_float, require_positive
 from rlx.ops.sequence.loops import Values, scan, spread, zeros
-from rlx.ops.shape import Concatenate
+from rlx.ops.shape import Concatenate, Split
 from rlx.ops.transcendental import Logistic
 from rlx.types import TensorType
 
 Results: TypeAlias = "TensorType | tuple[TensorType, ...]"
-Cell: TypeAlias = "Callable[[Value, Value, Values, Value | None], Values]"
-"""(input part of the gates, state part, states, hidden bias) → new states, h first."""
+Cell: TypeAlias = "Callable[[Value, Values, Values, Value | None], Values]"
+"""(input part of the gates, weights of the state, states, hidden bias) → new states, h first."""
 
 
 @final
 @dataclass(frozen=True)
 class _Stack:
-    """The layers of a network, and the widths of its packed weights."""
+    """The layers of a network, and the widths of its packed weights.
+
+    Attributes:
+        gates: how many gates there are.
+        hidden: units of each.
+        layers: how many layers there are.
+        directions: 1 or 2.
+        apart: how many of the last gates have a matrix of their own in the loop.
+    """
 
     gates: int
     hidden: int
     layers: int
     directions: int
+    apart: int = 0
 
     @property
     def rows(self) -> int:
@@ -60,7 +70,7 @@ class _Stack:
         w_ih, w_hh, input_bias = (v.convert(dtype) for v in (w_ih, w_hh, input_bias))
         sequence = x.convert(dtype).transpose(1, 0, 2)
         last: list[list[Value]] = [[] for _ in states]
-        offset = 0
+        offset, count = 0, 2 if self.apart else 1
         for layer in range(self.layers):
             width = int(sequence.shape[2])
             size = self.rows * width
@@ -71,9 +81,8 @@ class _Stack:
                 offset += size
                 gates = _product(sequence, weight)
                 gates = gates + spread(_row(input_bias, row), gates.shape, 2)
-                # Turned once: inside the loop nobody does it, and XLA's CPU multiplies by rows of
-                # the second operand slowly.
-                consts = [_row(w_hh, row).transpose(1, 0)]
+                weights = self._turned(_row(w_hh, row))
+                consts = list(weights)
                 if hidden_bias is not None:
                     consts.append(_row(hidden_bias.convert(dtype), row))
                 start = [
@@ -82,8 +91,8 @@ class _Stack:
                 ]
 
                 def step(known: Values, carry: Values, now: Values) -> tuple[Values, Values]:
-                    bias = known[1] if len(known) > 1 else None
-                    new = cell(now[0], _product(carry[0], known[0], axis=0), carry, bias)
+                    bias = known[count] if len(known) > count else None
+                    new = cell(now[0], known[:count], carry, bias)
                     return new, [new[0]]
 
                 carry, (y,) = scan(step, start, [gates], consts=consts, reverse=direction == 1)
@@ -95,6 +104,16 @@ class _Stack:
         if states[0] is None:
             return y
         return (y, *(_joined(values, 0).convert(x.dtype) for values in last))
+
+    def _turned(self, weight: Value) -> list[Value]:
+        """The matrices [H, rows] of a state.
+
+        Turned once: inside the loop nobody does it, and XLA's CPU multiplies by rows of the second
+        operand slowly.
+        """
+        rows = (self.gates - self.apart) * self.hidden, self.apart * self.hidden
+        parts = [weight] if not self.apart else list(Split(axis=0, sizes=rows)(weight))
+        return [part.transpose(1, 0) for part in parts]
 
 
 @define_op("lstm")
@@ -159,7 +178,8 @@ class Lstm(Op):
         h0: Value | None = None,
         c0: Value | None = None,
     ) -> Value | tuple[Value, ...]:
-        def cell(entering: Value, kept: Value, states: Values, _: Value | None) -> Values:
+        def cell(entering: Value, weights: Values, states: Values, _: Value | None) -> Values:
+            kept = _product(states[0], weights[0], axis=0)
             i, f, g, o = _split(entering + kept, self.hidden_size)
             c = _sigmoid(f) * states[1] + _sigmoid(i) * g.tanh()
             return [_sigmoid(o) * c.tanh(), c]
@@ -174,13 +194,15 @@ class Gru(Op):
     r, z = σ(x_t · W_ihᵀ + b_ih + h · W_hhᵀ + b_hh);
     n = tanh(x_t · W_inᵀ + b_in + r · (h · W_hnᵀ + b_hn));  h = (1 − z) · n + z · h;  y_t = h
 
+    Without reset_after n = tanh(x_t · W_inᵀ + b_in + (r · h) · W_hnᵀ + b_hn).
+
     Inputs:
         x: float[B, S, I]
         w_ih: float[P]            matrices [3·H, I], then [3·H, D·H] for further layers, flat, by
             layer, then direction; gates r, z, n.
         w_hh: float[L·D, 3·H, H]
         b_ih: float[L·D, 3·H]
-        b_hh: float[L·D, 3·H]     added before the reset gate.
+        b_hh: float[L·D, 3·H]     of n: added before the reset gate, with reset_after.
         h0: float[L·D, B, H]      the first states, with carry only; 0 without.
 
     Attributes:
@@ -188,6 +210,8 @@ class Gru(Op):
         num_layers: L.
         bidirectional: whether a second network reads backwards: D is 2, else 1.
         carry: whether states are taken and the last ones returned.
+        reset_after: whether the reset gate multiplies the product with the state, as torch has it
+            (ONNX: `linear_before_reset`); else the state before its product, as haiku has it.
 
     Result:
         float[B, S, D·H], forward then backward; with carry also the last h.
@@ -207,6 +231,7 @@ class Gru(Op):
     num_layers: int = 1
     bidirectional: bool = False
     carry: bool = False
+    reset_after: bool = True
 
     def infer(
         self,
@@ -229,17 +254,26 @@ class Gru(Op):
         b_hh: Value,
         h0: Value | None = None,
     ) -> Value | tuple[Value, ...]:
-        def cell(entering: Value, kept: Value, states: Values, bias: Value | None) -> Values:
-            assert bias is not None
-            kept = kept + spread(bias, kept.shape, 1)
-            (x_r, x_z, x_n), (h_r, h_z, h_n) = (
-                _split(v, self.hidden_size) for v in (entering, kept)
-            )
-            z = _sigmoid(x_z + h_z)
-            n = (x_n + _sigmoid(x_r + h_r) * h_n).tanh()
-            return [(1.0 - z) * n + z * states[0]]
+        hidden = self.hidden_size
 
-        return _stack(self, 3).run(x, w_ih, w_hh, b_ih, b_hh, [h0], cell)
+        def cell(entering: Value, weights: Values, states: Values, bias: Value | None) -> Values:
+            assert bias is not None
+            (h,) = states
+            x_r, x_z, x_n = _split(entering, hidden)
+            kept = _product(h, weights[0], axis=0)
+            if self.reset_after:
+                h_r, h_z, h_n = _split(kept + spread(bias, kept.shape, 1), hidden)
+                n = (x_n + _sigmoid(x_r + h_r) * h_n).tanh()
+            else:
+                early = spread(bias.narrow(0, 0, 2 * hidden), kept.shape, 1)
+                h_r, h_z = _split(kept + early, hidden)
+                h_n = _product(_sigmoid(x_r + h_r) * h, weights[1], axis=0)
+                n = (x_n + (h_n + spread(bias.narrow(0, 2 * hidden, hidden), h_n.shape, 1))).tanh()
+            z = _sigmoid(x_z + h_z)
+            return [(1.0 - z) * n + z * h]
+
+        stack = dataclasses.replace(_stack(self, 3), apart=0 if self.reset_after else 1)
+        return stack.run(x, w_ih, w_hh, b_ih, b_hh, [h0], cell)
 
 
 @define_op("rnn")
@@ -297,8 +331,8 @@ class Rnn(Op):
     def decompose(
         self, x: Value, w_ih: Value, w_hh: Value, bias: Value, h0: Value | None = None
     ) -> Value | tuple[Value, ...]:
-        def cell(entering: Value, kept: Value, states: Values, _: Value | None) -> Values:
-            total = entering + kept
+        def cell(entering: Value, weights: Values, states: Values, _: Value | None) -> Values:
+            total = entering + _product(states[0], weights[0], axis=0)
             return [total.relu() if self.relu else total.tanh()]
 
         return _stack(self, 1).run(x, w_ih, w_hh, bias, None, [h0], cell)

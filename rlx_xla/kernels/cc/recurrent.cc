@@ -17,14 +17,14 @@ void RecurrentHandler(const rlx::Call& call) {
   s.layers = call.Attr<int64_t>("num_layers");
   s.directions = call.Attr<bool>("bidirectional") ? 2 : 1;
   constexpr int64_t kMost = 1 << 16;  // whose products do not overflow
-  if (kind < 0 || kind > static_cast<int64_t>(rlx::RecurrentKind::kGru) || s.hidden < 1 ||
+  if (kind < 0 || kind > static_cast<int64_t>(rlx::RecurrentKind::kGruResetFirst) || s.hidden < 1 ||
       s.layers < 1 || s.hidden > kMost || s.layers > kMost) {
-    rlx::InvalidArgument(call.name() + ": kind from 0 to 3, hidden_size and num_layers from 1 to "
+    rlx::InvalidArgument(call.name() + ": kind from 0 to 4, hidden_size and num_layers from 1 to "
                          "65536 are required; got " + std::to_string(kind) + ", " +
                          std::to_string(s.hidden) + " and " + std::to_string(s.layers) + ".");
   }
   s.kind = static_cast<rlx::RecurrentKind>(kind);
-  const bool gru = s.kind == rlx::RecurrentKind::kGru;
+  const bool gru = rlx::IsGru(s.kind);
   const int64_t states = s.kind == rlx::RecurrentKind::kLstm ? 2 : 1;
   const int64_t plain = gru ? 5 : 4;
   call.Expect(plain + (carry ? states : 0), 1 + (carry ? states : 0));

@@ -1,6 +1,7 @@
 // Recurrent networks: LSTM, GRU and the plain one, in layers and both directions.
 //
-// Computes: gates = x_t W_ih^T + b + h W_hh^T for every step, and the cell of the network.
+// Computes: gates = x_t W_ih^T + b + h W_hh^T for every step, and the cell of the network. A GRU that
+//   resets its state first multiplies r h, in place of h, for its last gate.
 // Layout: x [B, S, I]; W_ih flat, by layer, then direction, each [G H, I]; W_hh [L D, G H, H];
 //   biases [L D, G H]; states [L D, B, H]; y [B, S, D H], forward, then backward.
 // Numerics: all in f32, exp and tanh to 2 ulp; results rounded once.
@@ -20,10 +21,14 @@
 
 namespace rlx {
 
-enum class RecurrentKind { kPlain, kRelu, kLstm, kGru };
+enum class RecurrentKind { kPlain, kRelu, kLstm, kGru, kGruResetFirst };
+
+inline bool IsGru(RecurrentKind kind) {
+  return kind == RecurrentKind::kGru || kind == RecurrentKind::kGruResetFirst;
+}
 
 inline int64_t GatesOf(RecurrentKind kind) {
-  return kind == RecurrentKind::kLstm ? 4 : kind == RecurrentKind::kGru ? 3 : 1;
+  return kind == RecurrentKind::kLstm ? 4 : IsGru(kind) ? 3 : 1;
 }
 
 struct RecurrentShape {
@@ -61,7 +66,7 @@ struct Direction {
   const float* x;  // [B, S, width]
   int64_t width;
   const float* entering;     // panels of [width, G padded H]
-  const float* kept;         // panels of [H, G padded H]
+  const float* kept;         // panels of [H, G padded H]; resetting first: of two gates, of one
   const float* bias;         // [G padded H]
   const float* hidden_bias;  // the same, or null
   bool backward;

@@ -69,8 +69,40 @@ inline void Cell(RecurrentKind kind, int64_t padded, const float* entering, cons
         StoreV(MulAdd(keep, LoadV(hidden + j), (1.0f - keep) * offered), hidden + j);
         break;
       }
+      case RecurrentKind::kGruResetFirst: {
+        const V keep = Logistic(LoadV(entering + padded + j) + LoadV(kept + padded + j));
+        const V offered = Tanh(LoadV(entering + 2 * padded + j) + LoadV(kept + 2 * padded + j));
+        StoreV(MulAdd(keep, LoadV(hidden + j), (1.0f - keep) * offered), hidden + j);
+        break;
+      }
     }
   }
+}
+
+// The state's part of the gates of a GRU, for `count` rows; `now` are those of the input, and `reset`
+// is filled with r h where the state is reset first.
+inline void KeptGates(const RecurrentShape& s, const recurrent::Direction& way, int64_t count,
+                      const float* now, const float* hidden, float* reset, float* kept) {
+  const int64_t padded = Padded(s.hidden);
+  const int64_t columns = GatesOf(s.kind) * padded;
+  const Factor states = {hidden, padded, 1};
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(kept + i * columns, way.hidden_bias, columns * sizeof(float));
+  }
+  if (s.kind == RecurrentKind::kGru) {
+    return PanelProduct(states, count, s.hidden, way.kept, columns, kept, columns);
+  }
+  const int64_t early = 2 * padded;
+  PanelProduct(states, count, s.hidden, way.kept, early, kept, columns);
+  for (int64_t i = 0; i < count; ++i) {
+    const float* entering = now + i * recurrent::kSteps * columns;
+    for (int64_t j = 0; j < padded; j += kW) {
+      const V gate = Logistic(LoadV(entering + j) + LoadV(kept + i * columns + j));
+      StoreV(gate * LoadV(hidden + i * padded + j), reset + i * padded + j);
+    }
+  }
+  PanelProduct({reset, padded, 1}, count, s.hidden, way.kept + early * s.hidden, padded,
+               kept + early, columns);
 }
 
 // Sequences [begin, end) of a batch through all steps of one direction.
@@ -80,9 +112,10 @@ inline void Sequences(const RecurrentShape& s, const recurrent::Direction& way, 
   const int64_t padded = Padded(s.hidden);
   const int64_t columns = GatesOf(s.kind) * padded;
   const int64_t count = end - begin;
-  const bool gru = s.kind == RecurrentKind::kGru;
+  const bool gru = IsGru(s.kind);
   Scratch<float> gates(count * kSteps * columns);
   Scratch<float> kept(gru ? count * columns : 0);
+  Scratch<float> reset(s.kind == RecurrentKind::kGruResetFirst ? count * padded : 0);
   Scratch<float> hidden(count * padded);
   Scratch<float> cell(count * padded);
   Widen(way.hidden + begin * s.hidden, s.hidden, count, s.hidden, hidden.get(), padded);
@@ -103,14 +136,11 @@ inline void Sequences(const RecurrentShape& s, const recurrent::Direction& way, 
     for (int64_t step = 0; step < steps; ++step) {
       const int64_t t = way.backward ? steps - 1 - step : step;
       float* now = gates.get() + t * columns;
-      const Factor states = {hidden.get(), padded, 1};
       if (gru) {
-        for (int64_t i = 0; i < count; ++i) {
-          std::memcpy(kept.get() + i * columns, way.hidden_bias, columns * sizeof(float));
-        }
-        PanelProduct(states, count, s.hidden, way.kept, columns, kept.get(), columns);
+        KeptGates(s, way, count, now, hidden.get(), reset.get(), kept.get());
       } else {
-        PanelProduct(states, count, s.hidden, way.kept, columns, now, kSteps * columns);
+        PanelProduct({hidden.get(), padded, 1}, count, s.hidden, way.kept, columns, now,
+                     kSteps * columns);
       }
       for (int64_t i = 0; i < count; ++i) {
         float* h = hidden.get() + i * padded;
@@ -179,8 +209,15 @@ void RecurrentLayers(const Pool& pool, const RecurrentShape& s, const RecurrentD
         const int64_t at = first + way;
         Panels(w_ih + way * weights * width, gates, s.hidden, width,
                entering.get() + way * columns * widest);
-        Panels(data.w_hh + at * weights * s.hidden, gates, s.hidden, s.hidden,
-               kept.get() + way * columns * s.hidden);
+        const int64_t apart = s.kind == RecurrentKind::kGruResetFirst ? 1 : 0;
+        const T* w_hh = data.w_hh + at * weights * s.hidden;
+        float* panels = kept.get() + way * columns * s.hidden;
+        const int64_t early = gates - apart;
+        Panels(w_hh, early, s.hidden, s.hidden, panels);
+        if (apart > 0) {
+          Panels(w_hh + early * s.hidden * s.hidden, apart, s.hidden, s.hidden,
+                 panels + early * Padded(s.hidden) * s.hidden);
+        }
         GateRow(data.bias + at * weights, gates, s.hidden, biases.get() + 2 * way * columns);
         if (data.hidden_bias != nullptr) {
           GateRow(data.hidden_bias + at * weights, gates, s.hidden,

@@ -26,7 +26,7 @@ MAX_WEIGHTS = 2**18 - 1
 """Most elements of a state's weights that gain: more do not stay in the second-level cache, and
 XLA reads them as fast."""
 
-_PLAIN, _RELU, _LSTM, _GRU = range(4)
+_PLAIN, _RELU, _LSTM, _GRU, _GRU_RESET_FIRST = range(5)
 
 
 def _check(op: Recurrent, types: Sequence[TensorType]) -> Supported | Refused:
@@ -54,7 +54,9 @@ def _kind(op: Recurrent) -> int:
     """The network's number in ``rlx::RecurrentKind``."""
     if isinstance(op, Rnn):
         return _RELU if op.relu else _PLAIN
-    return _LSTM if isinstance(op, Lstm) else _GRU
+    if isinstance(op, Lstm):
+        return _LSTM
+    return _GRU if op.reset_after else _GRU_RESET_FIRST
 
 
 def _attributes(op: Recurrent, types: Sequence[TensorType]) -> dict[str, int | bool]:

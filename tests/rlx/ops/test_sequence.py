@@ -130,6 +130,25 @@ def test_a_state_carried_over_continues_the_sequence(rng: np.random.Generator) -
     np.testing.assert_allclose(end, last, rtol=1e-12)
 
 
+def test_a_gru_that_resets_its_state_first(rng: np.random.Generator) -> None:
+    """As ONNX has it with linear_before_reset=0, step by step."""
+    op = Gru(hidden_size=4, carry=True, reset_after=False)
+    x, h = rng.uniform(-1, 1, (2, 6, 3)), rng.uniform(-1, 1, (2, 4))
+    w, u = rng.uniform(-1, 1, (12, 3)), rng.uniform(-1, 1, (12, 4))
+    b, c = rng.uniform(-1, 1, (2, 12))
+    y, last = op.evaluate(x, w.reshape(-1), u[None], b[None], c[None], h[None])
+    for t in range(6):
+        early = 1 / (1 + np.exp(-(x[:, t] @ w[:8].T + b[:8] + h @ u[:8].T + c[:8])))
+        r, z = early[:, :4], early[:, 4:]
+        n = np.tanh(x[:, t] @ w[8:].T + b[8:] + (r * h) @ u[8:].T + c[8:])
+        h = (1 - z) * n + z * h
+        np.testing.assert_allclose(y[:, t], h, rtol=1e-12)
+    np.testing.assert_allclose(last[0], h, rtol=1e-12)
+    other, _ = op.replace(reset_after=True).evaluate(x, w.reshape(-1), u[None], b[None], c[None],
+                                                     h[None])  # fmt: skip
+    assert np.abs(other - y).max() > 1e-4
+
+
 def test_the_number_of_nodes_does_not_grow_with_steps() -> None:
     def size(length: int) -> int:
         shapes = ((1, length, 3), (1, length, 3), (3, 2), (1, length, 2), (1, length, 2))

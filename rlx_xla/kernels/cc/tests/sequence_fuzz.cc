@@ -117,7 +117,7 @@ void FuzzAttention(Bytes* in) {
 template <typename T>
 void FuzzRecurrent(Bytes* in) {
   rlx::RecurrentShape s = {};
-  s.kind = static_cast<rlx::RecurrentKind>(in->Below(4));
+  s.kind = static_cast<rlx::RecurrentKind>(in->Below(5));
   s.batch = in->Below(12);
   s.steps = in->Below(20);
   s.width = in->Below(12);
@@ -125,7 +125,7 @@ void FuzzRecurrent(Bytes* in) {
   s.layers = 1 + in->Below(3);
   s.directions = 1 + in->Below(2);
   const bool tame = in->Next() % 2, carried = in->Next() % 2;
-  const bool lstm = s.kind == rlx::RecurrentKind::kLstm, gru = s.kind == rlx::RecurrentKind::kGru;
+  const bool lstm = s.kind == rlx::RecurrentKind::kLstm, gru = rlx::IsGru(s.kind);
   const int64_t gates = rlx::GatesOf(s.kind) * s.hidden, ways = s.layers * s.directions;
   const int64_t later = (s.layers - 1) * s.directions * s.hidden;
   const int64_t states = ways * s.batch * s.hidden;

@@ -87,6 +87,8 @@ def _refused(op: Network, types: Sequence[TensorType], *, wide: bool) -> Refused
     sizes = [size for size in x.shape if isinstance(size, int)]
     if len(sizes) != x.rank:
         return Refused(f"{x} is not static")
+    if isinstance(op, Gru) and not op.reset_after:
+        return Refused("reset_after=False: a second product of each step would wait for the first")
     batch, length, width = sizes
     if not width or not length or not 1 <= batch <= _MOST_SEQUENCES:
         return Refused(f"{x} is empty, or has more than {_MOST_SEQUENCES} sequences")
