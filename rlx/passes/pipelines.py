@@ -25,6 +25,7 @@ from rlx.passes.quantize import InsertScaledMatmul, PropagateQuantization
 from rlx.passes.recognize import Recognize
 from rlx.passes.roll import RollBlocks
 from rlx.passes.specialize import Specialize
+from rlx.passes.stream_loops import StreamLoops
 from rlx.passes.unroll import UnrollScans
 
 
@@ -86,6 +87,8 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         Canonicalize(),
         # After canonicalize, which makes equal expressions look equal.
         EliminateCommonSubexpressions(),
+        # After canonicalize, which makes counters plain; before recognition, which takes scans.
+        StreamLoops(),
         # After elimination, which makes the parts of a pattern the same node; before folding and
         # Specialize, which take patterns apart.
         *(() if options.fusion_opts.skip_fusion else (Recognize(),)),
