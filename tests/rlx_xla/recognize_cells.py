@@ -214,22 +214,17 @@ WAYS = [
     Way("gru of swapped gates", lambda *a: gru(*a, mix=swapped), GRU, {"gru": 1}),
     Way("gru of another order", other_order, GRU, {"gru": 1}),
     Way("rnn by max", rnn(jax.nn.relu), RNN, {"rnn": 1}),
+    Way("hk.GRU, time first", _unrolled(lambda: hk.GRU(H)), (CELL[0],), {"gru": 1}),
+    Way("lstm by numbers of steps", by_numbers, CELL, {"lstm": 1}),
+    Way("two cells in one loop", _stacked(), (CELL[0],), {"lstm": 2}),
+    Way("rnn that reads its state out", read_out, RNN, {"rnn": 1}),
 ]  # fmt: skip
 
 LOOKALIKES = [
-    Way("hk.GRU, time first", _unrolled(lambda: hk.GRU(H)), (CELL[0],), {}, misses=(
-        "its reset gate multiplies the state before the product, and not after it; its update gate "
-        "z takes the new state, and 1 − z the last one",)),
     Way("gru of swapped gates from a state", swapped_from,
         ((6, 2, 3), (3, 12), (H, 12), (2, H)), {}, misses=(
         "its update gate z takes the new state, and 1 − z the last one, which may be Inf: its "
         "first state is not a known number",)),
-    Way("lstm by numbers of steps", by_numbers, CELL, {}, misses=(
-        "recurrent cell", "its loop carries 3 values, and one cell carries one or two")),
-    Way("two cells in one loop", _stacked(), (CELL[0],), {}, misses=(
-        "its loop carries 4 values, and one cell carries one or two",)),
-    Way("rnn that reads its state out", read_out, RNN, {}, misses=(
-        "are not those of an LSTM, a GRU or a plain cell",)),
     Way("rnn of two arrays", two_arrays, (CELL[0], CELL[0], (3, H), (H, H)), {}, misses=(
         "each step reads 2 arrays, and a layer over a sequence reads one",)),
     Way("rnn with a sigmoid", rnn(jax.nn.sigmoid), RNN, {}, misses=(

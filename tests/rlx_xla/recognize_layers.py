@@ -198,6 +198,16 @@ def gru(
     return lax.scan(step, jnp.zeros((x.shape[1], u.shape[0])), x)
 
 
+def gru_before(x: Any, w: Any, u: Any, b: Any, v: Any) -> Any:
+    def step(h: Any, now: Any) -> Any:
+        r, z = jnp.split(jax.nn.sigmoid(now @ w + h @ u + b), 2, -1)
+        n = jnp.tanh(now @ w[:, :4] + (r * h) @ v)
+        h = z * h + (1 - z) * n
+        return h, h
+
+    return lax.scan(step, jnp.zeros((x.shape[1], u.shape[0])), x)
+
+
 GRU = ((S, B, 3), (3, 12), (4, 12), (12,), (12,))
 
 
@@ -300,6 +310,9 @@ WAYS = [
     Way("eqx.nn.GRUCell", _eqx_cell(eqx.nn.GRUCell(3, 4, key=KEY)), (SEQUENCE,), {"gru": 1}),
     Way("eqx.nn.LSTMCell", _eqx_cell(eqx.nn.LSTMCell(3, 4, key=KEY), 2), (SEQUENCE,),
         {"lstm": 1}),
+    Way("gru that resets the state", gru_before, ((S, B, 3), (3, 8), (4, 8), (8,), (4, 4)),
+        {"gru": 1}),
+    Way("hk.GRU", _haiku_cell(lambda: hk.GRU(4)), (SEQUENCE,), {"gru": 1}),
     Way("hk.LSTM", _haiku_cell(lambda: hk.LSTM(4)), (SEQUENCE,), {"lstm": 1}),
     Way("hk.VanillaRNN", _haiku_cell(lambda: hk.VanillaRNN(4)), (SEQUENCE,), {"rnn": 1}),
 ]  # fmt: skip
@@ -336,22 +349,8 @@ def _spoilt_group_norm(x: Any) -> Any:
     return ((grouped - mean) / jnp.sqrt(other + 1e-5)).reshape(x.shape)
 
 
-def gru_before(x: Any, w: Any, u: Any, b: Any, v: Any) -> Any:
-    def step(h: Any, now: Any) -> Any:
-        r, z = jnp.split(jax.nn.sigmoid(now @ w + h @ u + b), 2, -1)
-        n = jnp.tanh(now @ w[:, :4] + (r * h) @ v)
-        h = z * h + (1 - z) * n
-        return h, h
-
-    return lax.scan(step, jnp.zeros((x.shape[1], u.shape[0])), x)
-
-
 LOOKALIKES = [
     Way("group_norm of other axes", _spoilt_group_norm, (IMAGE,), {}),
-    Way("gru that resets the state", gru_before, ((S, B, 3), (3, 8), (4, 8), (8,), (4, 4)), {},
-        misses=("its reset gate multiplies the state before the product",)),
-    Way("hk.GRU", _haiku_cell(lambda: hk.GRU(4)), (SEQUENCE,), {},
-        misses=("its reset gate multiplies the state before the product",)),
     Way("gru of another gate", lambda *a: gru(*a, mix=lambda z, n, h: z * h + (2 - z) * n), GRU,
         {}),
     Way("loss by log of softmax", lambda x, i: -jnp.log(

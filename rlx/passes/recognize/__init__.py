@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias, final
 
-from rlx.ir.graph import Graph
+from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Op
+from rlx.ops.control_flow import Scan
 from rlx.passes.base import AbstractPass, PassContext
 from rlx.passes.recognize import (
     activations,
@@ -22,7 +23,8 @@ from rlx.passes.recognize import (
     softmax,
     units,
 )
-from rlx.passes.recognize.matcher import Matcher, Search
+from rlx.passes.recognize.apart import take_apart
+from rlx.passes.recognize.matcher import Match, Matcher, Search
 from rlx.passes.recognize.replace import find
 from rlx.recognition_report import NearMiss, RecognitionReport
 
@@ -69,6 +71,9 @@ class Recognize(AbstractPass):
         counts: Counter[str] = Counter()
         misses: dict[NearMiss, None] = {}
         strict = ctx.options.strict
+        graph, split = take_apart(graph, lambda inner: self._cells(inner, ctx))
+        if split:
+            ctx.note(f"{split} loops of several cells are loops of one each")
         for families in STAGES:
             merged = _useful(families, graph)
             if not merged:
@@ -91,6 +96,12 @@ class Recognize(AbstractPass):
             ctx.note(line)
         ctx.found = found
         return graph
+
+    @staticmethod
+    def _cells(graph: Graph, ctx: PassContext) -> dict[Node, Match]:
+        """The scans of a graph that are recurrences."""
+        search = Search(graph, ctx.options.strict, {}, ctx.platform, ctx.has_kernel)
+        return search.run({Scan: (*scans.TABLE[Scan], *recurrent.TABLE[Scan])})
 
 
 def _units(graph: Graph, ctx: PassContext, misses: dict[NearMiss, None]) -> Counter[str]:

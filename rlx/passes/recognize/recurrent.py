@@ -17,7 +17,7 @@ from rlx.ops.sequence.loops import leaf
 from rlx.ops.shape import Concatenate, Narrow, Reshape, Reverse, Slice, Split, Transpose
 from rlx.ops.transcendental import Logistic, Tanh
 from rlx.passes.recognize.gates import Cell, Gate, Part, Weight, bias_of, joined
-from rlx.passes.recognize.matcher import Match, Matcher, Search
+from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search
 
 Biases: TypeAlias = "Callable[[Sequence[Value], Value], tuple[Value, ...]]"
 
@@ -195,7 +195,10 @@ def _pair(cell: Cell, value: Value, first: type[Op], second: type[Op]) -> tuple[
 
 
 def _gru(search: Search, cell: Cell) -> Match | None:
-    """Match (1 − z) · n + z · h, or n + z · (h − n), with n = tanh(x · W + b + r · (h · U + c))."""
+    """Match (1 − z) · n + z · h, or n + z · (h − n).
+
+    There n = tanh(x · W + b + r · (h · U + c)), or tanh(x · W + (r · h) · U + b).
+    """
     body = cell.op.body
     state = body.inputs[cell.op.num_consts]
     last = cell.of(body.outputs[0])
@@ -205,36 +208,48 @@ def _gru(search: Search, cell: Cell) -> Match | None:
     if mixed is None:
         return None
     z, n, swapped = mixed
+    update = cell.gate(z, state)
+    found = _reset_after(cell, n, state) or _reset_first(cell, n, state)
+    if update is None or found is None or not _is_whole(update):
+        return None
+    if swapped:
+        if search.number(cell.node.inputs[cell.op.num_consts]) is None:
+            why = "its update gate z takes the new state, and 1 − z the last one, which may be "
+            search.miss(cell.node, "gru", why + "Inf: its first state is not a known number")
+            return None
+        # 1 − σ(t) is σ(−t); a state that starts finite stays finite, so that no 0 meets Inf.
+        update = update.negative()
+    reset, entering, kept, after = found
+    return _gru_match(search, cell, [reset, update], entering, kept, after)
+
+
+def _reset_after(cell: Cell, n: Part, state: Value) -> tuple[Gate, Gate, Gate, bool] | None:
+    """The gates r and n, of input and state, where r multiplies the product with the state."""
     total = cell.of(n.value)
     for index in (0, 1) if isinstance(total.node.op, Add) else ():
-        reset = _reset(cell, n.of(total.node.inputs[index]))
-        if reset is None:
+        found = _reset(cell, n.of(total.node.inputs[index]))
+        if found is None:
             continue
-        r, inner = reset
         entering = cell.gate(n.of(total.node.inputs[1 - index]), state)
-        kept = cell.gate(inner, state)
-        gates = [cell.gate(r, state), cell.gate(z, state)]
-        whole = all(_is_whole(gate) for gate in gates)
-        if entering is None or kept is None or not whole:
+        kept = cell.gate(found[1], state)
+        reset = cell.gate(found[0], state)
+        if entering is None or kept is None or reset is None or not _is_whole(reset):
             continue
-        apart = entering.kept is None and kept.entering is None
-        if not apart or entering.entering is None or kept.kept is None:
-            continue
-        reads = cast("list[Gate]", gates)
-        if swapped:
-            if search.number(cell.node.inputs[cell.op.num_consts]) is None:
-                why = "its update gate z takes the new state, and 1 − z the last one, which may be "
-                search.miss(cell.node, "gru", why + "Inf: its first state is not a known number")
-                return None
-            # 1 − σ(t) is σ(−t); a state that starts finite stays finite, so that no 0 meets Inf.
-            reads[1] = reads[1].negative()
-        return _gru_match(search, cell, reads, entering, kept)
-    if _resets_state(cell, n, state):
-        why = "its reset gate multiplies the state before the product, and not after it"
-        if swapped:
-            why += "; its update gate z takes the new state, and 1 − z the last one"
-        search.miss(cell.node, "gru", why)
+        if entering.kept is None and kept.entering is None and entering.entering and kept.kept:
+            return reset, entering, kept, True
     return None
+
+
+def _reset_first(cell: Cell, n: Part, state: Value) -> tuple[Gate, Gate, Gate, bool] | None:
+    """The same where r multiplies the state, and a product takes that."""
+    scaled = _scaled_state(cell, n, state)
+    if scaled is None:
+        return None
+    value, r = scaled
+    reset, whole = cell.gate(r, state), cell.gate(n, value)
+    if reset is None or whole is None or not _is_whole(reset) or not _is_whole(whole):
+        return None
+    return reset, whole, Gate(kept=whole.kept), False
 
 
 def _mixed(cell: Cell, last: Value, state: Value) -> tuple[Part, Part, bool] | None:
@@ -286,26 +301,28 @@ def _reset(cell: Cell, part: Part) -> tuple[Part, Part] | None:
     return None
 
 
-def _resets_state(cell: Cell, n: Part, state: Value) -> bool:
-    """Whether a product in the sum of n reads a gate times the state."""
+def _scaled_state(cell: Cell, n: Part, state: Value) -> tuple[Value, Part] | None:
+    """What a product in the sum of n reads that is a gate times the state, and the sum under it."""
     pending = [n.value]
-    for _ in range(32):
+    for _ in range(MAX_STEPS):
         if not pending:
-            return False
+            return None
         value = cell.of(pending.pop())
         op, inputs = value.node.op, value.node.inputs
-        if isinstance(op, Add):
+        if isinstance(op, Add | Slice | Narrow | Split | Concatenate):
             pending += inputs
         elif isinstance(op, DotGeneral):
             for operand in map(cell.of, inputs):
-                gated = isinstance(operand.node.op, Mul)
-                if gated and any(cell.of(v) is state for v in operand.node.inputs):
-                    return True
-    return False
+                joins = isinstance(operand.node.op, Concatenate)
+                for part in map(cell.of, operand.node.inputs if joins else (operand,)):
+                    found = _reset(cell, cell.part(part))
+                    if found is not None and cell.of(found[1].value) is state:
+                        return part, found[0]
+    return None
 
 
 def _gru_match(
-    search: Search, cell: Cell, gates: list[Gate], entering: Gate, kept: Gate
+    search: Search, cell: Cell, gates: list[Gate], entering: Gate, kept: Gate, after: bool
 ) -> Match | None:
     """Gates r, z and n, the last with a bias before and one under the reset gate."""
     whole = Gate(entering.entering, kept.kept)
@@ -316,7 +333,7 @@ def _gru_match(
         hidden = cell.width
         return tuple(bias_of(part, operands, like, hidden) for part in (before, nothing))
 
-    op = Gru(hidden_size=cell.width)
+    op = Gru(hidden_size=cell.width, reset_after=after)
     return _match(search, cell, [*gates, whole], op, (0,), biases)
 
 

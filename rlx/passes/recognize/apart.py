@@ -1,0 +1,244 @@
+"""Scans of several cells, taken apart: a scan for each, where recognition then finds them all.
+
+Cells that stand in one loop, such as the layers of a network, carry states of their own: those of
+the second read what the first computes, and not the other way round. So the first runs through all
+steps before the second begins, which reads what the first has stacked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+from rlx.ir.graph import Graph, Node, Value, make_node
+from rlx.ir.rewrite import Rule, substitute, sweep
+from rlx.ops.control_flow import Scan
+from rlx.ops.dot import DotGeneral
+from rlx.ops.io import Input
+from rlx.passes.recognize.at_once import at_once
+from rlx.passes.recognize.matcher import Match
+
+_MOST_CARRIES = 32
+"""Loops that carry more values are left alone."""
+
+Found: TypeAlias = "Callable[[Graph], dict[Node, Match]]"
+"""The scans of a graph that are recognised."""
+
+
+def take_apart(graph: Graph, found: Found) -> tuple[Graph, int]:
+    """The graph with scans taken apart where every cell in them is recognised then.
+
+    Args:
+        graph: any graph.
+        found: finds the scans of a graph that are cells.
+
+    Returns:
+        The graph, itself where nothing changes, and the number of scans that were taken apart.
+    """
+    parts: dict[Node, tuple[Node, ...]] = {}
+    trial = _swept(graph, lambda node: True, parts)
+    if not parts:
+        return graph, 0
+    matched = {node for inner in trial.all_graphs() for node in found(inner)}
+    chosen = {node for node, cells in parts.items() if matched.issuperset(cells)}
+    if not chosen:
+        return graph, 0
+    return _swept(graph, chosen.__contains__, {}), len(chosen)
+
+
+def _swept(
+    graph: Graph, wanted: Callable[[Node], bool], parts: dict[Node, tuple[Node, ...]]
+) -> Graph:
+    """The graph with wanted scans taken apart; which scans with a carry are made of each."""
+    graphs = iter(graph.all_graphs())
+
+    def start() -> Rule:
+        nodes = iter(next(graphs).nodes())
+
+        def visit(current: Node) -> tuple[Value, ...] | None:
+            source = next(nodes)
+            if not isinstance(source.op, Scan) or not wanted(source):
+                return None
+            made = _Split.of(current)
+            if made is None:
+                return None
+            results, parts[source] = made
+            return results
+
+        return visit
+
+    return sweep(graph, start)
+
+
+@final
+@dataclass
+class _Piece:
+    """Some carries of a scan, and what their updates are computed by.
+
+    Attributes:
+        carries: which.
+        nodes: the body's nodes that it computes.
+        shown: values that it stacks.
+        imported: values that earlier pieces stack.
+    """
+
+    carries: tuple[int, ...]
+    nodes: set[Node] = field(default_factory=set[Node])
+    shown: dict[Value, None] = field(default_factory=dict[Value, None])
+    imported: dict[Value, None] = field(default_factory=dict[Value, None])
+
+
+@final
+class _Split:
+    """A scan's body in pieces, each of which reads only what those before it stack."""
+
+    def __init__(self, node: Node, op: Scan) -> None:
+        """Look into a scan."""
+        self.node, self.op, self.body = node, op, op.body
+        first = op.num_consts
+        self._carried = op.body.inputs[first : first + op.num_carry]
+        self._needs = _needs(op.body, self._carried)
+        self.pieces: list[_Piece] = []
+        self._at: dict[Value, _Piece] = {}
+
+    @classmethod
+    def of(cls, node: Node) -> tuple[tuple[Value, ...], tuple[Node, ...]] | None:
+        """The results of a scan by its pieces, and the pieces that carry something."""
+        op = node.op
+        plain = isinstance(op, Scan) and not op.body.effects and op.unroll == 1
+        if not isinstance(op, Scan) or not plain or not 1 <= op.num_carry <= _MOST_CARRIES:
+            return None
+        if not any(isinstance(inner.op, DotGeneral) for inner in op.body.nodes()):
+            return None
+        split = cls(node, op)
+        groups = split.groups()
+        outputs = op.body.outputs[op.num_carry :]
+        for group in groups:
+            split.add(group, [op.body.outputs[p] for p in group])
+        rest = [v for v in outputs if v not in split._at]
+        if rest:
+            split.add((), rest)
+        for value in outputs:
+            split._at[value].shown[value] = None
+        return split.rebuilt() if len(split.pieces) > 1 else None
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """Carries that need each other, those first that need nobody else."""
+        outputs = self.body.outputs[: self.op.num_carry]
+        reach = [self._needs.get(v.node, 0) | self._own(v) for v in outputs]
+        reach = [mask | 1 << place for place, mask in enumerate(reach)]
+        changed = True
+        while changed:
+            changed = False
+            for place, mask in enumerate(reach):
+                wider = mask
+                for other in _places(mask):
+                    wider |= reach[other]
+                changed = changed or wider != mask
+                reach[place] = wider
+        alike = Counter(reach)
+        order = sorted(alike, key=lambda mask: (mask.bit_count(), mask & -mask))
+        return [tuple(p for p, mask in enumerate(reach) if mask == same) for same in order]
+
+    def _own(self, value: Value) -> int:
+        return 1 << self._carried.index(value) if value in self._carried else 0
+
+    def add(self, carries: tuple[int, ...], wanted: Sequence[Value]) -> None:
+        """Add the piece that computes values."""
+        piece = _Piece(carries)
+        own = sum(1 << place for place in carries)
+        pending = list(wanted)
+        seen: set[Value] = set()
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            mask = self._needs.get(value.node, 0) | self._own(value)
+            earlier = self._at.get(value)
+            if earlier is not None and mask and not mask & own:
+                earlier.shown[value] = None
+                piece.imported[value] = None
+            elif not isinstance(value.node.op, Input):
+                piece.nodes.add(value.node)
+                pending += value.node.inputs
+        for node in piece.nodes:
+            for value in node.results:
+                self._at.setdefault(value, piece)
+        for place in carries:
+            self._at.setdefault(self._carried[place], piece)
+        for value in wanted:
+            self._at.setdefault(value, piece)
+        self.pieces.append(piece)
+
+    def rebuilt(self) -> tuple[tuple[Value, ...], tuple[Node, ...]] | None:
+        """The results of all pieces, and the nodes of those that carry something."""
+        first, count = self.op.num_consts, self.op.num_carry
+        given = dict(zip(self.body.inputs, self.node.inputs, strict=True))
+        stacked: dict[Value, Value] = {}
+        carried: dict[int, Value] = {}
+        cells: list[Node] = []
+        for piece in self.pieces:
+            states = [self._carried[place] for place in piece.carries]
+            shown = list(piece.shown)
+            updates = [self.body.outputs[place] for place in piece.carries]
+            names = _names(self.body)
+            leaves = {
+                v: Input(name=next(names), dtype=v.dtype, shape=v.shape)() for v in piece.imported
+            }
+            everything = [*self.body.inputs, *leaves.values()]
+            listed = Graph(everything, (), [*updates, *shown], name=self.body.name)
+            inner = substitute(listed, leaves) if leaves else listed
+            read = {*inner.outputs, *(v for node in inner.nodes() for v in node.inputs)}
+            consts = [v for v in self.body.inputs[:first] if v in read]
+            xs = [v for v in self.body.inputs[first + count :] if v in read]
+            body = Graph(
+                [*consts, *states, *xs, *leaves.values()], (), inner.outputs, name=self.body.name
+            )
+            operands = [*(given[v] for v in (*consts, *states, *xs)),
+                        *(stacked[v] for v in piece.imported)]  # fmt: skip
+            if not piece.carries:
+                made = at_once(body, operands, len(consts), self.op.length)
+                if made is None:
+                    return None
+                stacked.update(zip(shown, made, strict=True))
+                continue
+            op = self.op.replace(body=body, num_consts=len(consts), num_carry=len(states))
+            node = make_node(op, operands, self.node.location)
+            cells.append(node)
+            carried.update(zip(piece.carries, node.results, strict=False))
+            stacked.update(zip(shown, node.results[len(states) :], strict=True))
+        ys = (stacked[v] for v in self.body.outputs[count:])
+        return (*(carried[place] for place in range(count)), *ys), tuple(cells)
+
+
+def _needs(body: Graph, carried: Sequence[Value]) -> dict[Node, int]:
+    """Which carries each node depends on, as bits."""
+    bits = {value.node: 1 << place for place, value in enumerate(carried)}
+    found: dict[Node, int] = {}
+    for node in body.nodes():
+        mask = bits.get(node, 0)
+        for value in node.inputs:
+            mask |= found[value.node]
+        found[node] = mask
+    return found
+
+
+def _places(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _names(body: Graph) -> Iterator[str]:
+    """Names that no input of a body has."""
+    taken = {v.name for v in body.inputs}
+    number = 0
+    while True:
+        name = f"before_{number}"
+        number += 1
+        if name not in taken:
+            yield name
