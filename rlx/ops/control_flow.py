@@ -34,6 +34,7 @@ class CallKind(enum.Enum):
     REMAT = "remat"
     CUSTOM_JVP = "custom_jvp"
     CUSTOM_VJP = "custom_vjp"
+    CUSTOM_VMAP = "custom_vmap"
 
 
 @define_op("call")
@@ -47,9 +48,9 @@ class Call(Op):
         body: what is computed.
         name: the function's name, for people.
         kind: where the call comes from: a jit, a rematerialised block, or a function with its
-            own derivative.
-        live: the frontend's own call, which knows a derivative rule or a policy; it is lost when
-            the graph is saved, and does not count in equality.
+            own derivative or its own rule for batches.
+        live: the frontend's own call, which knows that rule or a policy; it is lost when the
+            graph is saved, and does not count in equality.
 
     Result:
         The body's outputs, then its tokens.

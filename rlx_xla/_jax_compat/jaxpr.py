@@ -30,6 +30,7 @@ JAX_VERSION: tuple[int, ...] = jax.__version_info__
 CALL_PRIMITIVES = frozenset(
     {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
     | {"rlx_jit", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"}
+    | {"custom_vmap_call"}
 )
 """Primitives that only call a jaxpr; ``called_jaxpr`` gives it."""
 
@@ -245,7 +246,8 @@ def cond_branches(params: Mapping[str, Any]) -> tuple[Any, ...]:
 def called_jaxpr(name: str, params: Mapping[str, Any]) -> Any | None:
     """Return the closed jaxpr that a calling primitive runs, or None for any other primitive.
 
-    For ``custom_jvp_call`` and ``custom_vjp_call`` this is the undifferentiated function.
+    For ``custom_jvp_call`` and ``custom_vjp_call`` this is the undifferentiated function, for
+    ``custom_vmap_call`` the unbatched one.
 
     Args:
         name: the primitive's name.
@@ -253,7 +255,7 @@ def called_jaxpr(name: str, params: Mapping[str, Any]) -> Any | None:
     """
     if name not in CALL_PRIMITIVES:
         return None
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
         if key in params:
             return closed_jaxpr(params[key])
     return None

@@ -1,4 +1,4 @@
-"""Calls whose JAX equation is kept, because it holds more than the body: a derivative rule."""
+"""Calls whose JAX equation is kept, because it holds more than the body: a rule of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlx_xla.tracing.external import LiveEquation
 @final
 @dataclass(frozen=True, eq=False)
 class LiveCall:
-    """The equation behind a call of a checkpointed function or one with its own derivative.
+    """The equation behind a call of a checkpointed function, or one with a rule of its own.
 
     Attributes:
         equation: the equation; binding it again keeps its rules and policies.

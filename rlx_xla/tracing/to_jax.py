@@ -48,9 +48,9 @@ def to_jax(
         graph: a graph, or what ``rlx_xla.trace`` gave.
         params: param name → array, for every param of a graph. For a traced function they replace
             what was traced, and may be some of them.
-        lost_rules: what differentiating a function with its own derivative does where that rule is
-            lost (the graph was loaded from a file, or a pass changed the body): ``"raise"``, or
-            ``"differentiate"`` its body.
+        lost_rules: what differentiating a function with its own derivative, or batching one with
+            its own ``custom_vmap``, does where that rule is lost (the graph was loaded from a file,
+            or a pass changed the body): ``"raise"``, or ``"differentiate"`` its body.
 
     Returns:
         Of a graph: a function of the inputs in order, which returns a list of outputs, or the one

@@ -388,3 +388,37 @@ def test_what_is_no_graph_is_refused() -> None:
     )
     with pytest.raises(TraceError, match=f"^{re.escape(wanted)}$"):
         rlx_xla.to_jax(lambda x: x)  # type: ignore[arg-type]
+
+
+def test_a_rule_for_batches_is_kept_and_a_lost_one_raises() -> None:
+    @jax.custom_batching.custom_vmap
+    def doubled(x: Any) -> Any:
+        return jnp.sin(x) * 2
+
+    @doubled.def_vmap
+    def _(size: int, batched: Any, x: Any) -> Any:
+        return jnp.cos(x), batched[0]
+
+    fn = lambda x: doubled(x) + 1  # noqa: E731
+    x = np.random.default_rng().normal(size=3).astype(np.float32)
+    traced = rlx_xla.trace(fn, x[0])
+    assert traced.coverage().external == 0
+    chex.assert_trees_all_close(rlx_xla.jit(fn)(x), fn(x), rtol=1e-6)
+    back = rlx_xla.to_jax(traced)
+    chex.assert_trees_all_close(jax.vmap(back)(x), np.cos(x) + 1, rtol=1e-6)
+    chex.assert_trees_all_close(jax.jacfwd(back)(x[0]), jax.jacfwd(fn)(x[0]), rtol=1e-6)
+    sloped = jax.vmap(jax.jacfwd(back))(x)
+    chex.assert_trees_all_close(sloped, jax.vmap(jax.jacfwd(fn))(x), rtol=1e-6)
+    chex.assert_trees_all_close(jax.vmap(rlx_xla.jit(fn))(x), np.cos(x) + 1, rtol=1e-6)
+    graph = rlx.parse(str(traced.graph))
+    assert rlx.same(graph, traced.graph)
+    chex.assert_trees_all_close(rlx_xla.to_jax(graph)(x[0]), fn(x[0]), rtol=1e-6)
+    with pytest.raises(
+        TraceError,
+        match=r"^to_jax: vmap of 'doubled' is required to use its own rule for batches, which "
+        "is lost: the graph was saved, or its body changed since it was traced. Trace the batched "
+        r"function, or accept the batched body: to_jax\(graph, lost_rules='differentiate'\)\.",
+    ):
+        jax.vmap(rlx_xla.to_jax(graph))(x)
+    body = rlx_xla.to_jax(graph, lost_rules="differentiate")
+    chex.assert_trees_all_close(jax.vmap(body)(x), np.sin(x) * 2 + 1, rtol=1e-6)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 import rlx
 import rlx_xla
@@ -169,6 +170,13 @@ def test_rematerialised_and_differentiated_functions() -> None:
 
     check(jax.grad(lambda x: jax.checkpoint(inner)(x).sum()), X)
     check(jax.grad(lambda x: lax.scan(lambda c, v: (c * jnp.sin(v) + v, c), 1.0, x)[0]), X)
+
+    def named(x: jax.Array) -> jax.Array:
+        return jnp.sin(checkpoint_name(jnp.cos(x) * x, "kept")) + checkpoint_name(x, "other")
+
+    policy = jax.checkpoint_policies.save_only_these_names("kept")
+    check(named, X)
+    check(jax.grad(lambda x: jax.checkpoint(named, policy=policy)(x).sum()), X)
 
     @jax.custom_vjp
     def own(x: jax.Array) -> jax.Array:

@@ -54,18 +54,29 @@ def _function(ctx: JaxContext, op: Call) -> Callable[..., Any]:
 
 
 def _refusing(body: Callable[..., Any], op: Call, name: str, where: str) -> Callable[..., Any]:
-    """A function with a derivative of its own, which is lost: differentiating it raises."""
+    """A function with a rule of its own, which is lost: differentiating or batching it raises."""
+    named = f"{name!r}{' at ' + where if where else ''}"
+    lost = "which is lost: the graph was saved, or its body changed since it was traced"
 
     def refuse(*_: Any) -> Any:
         raise TraceError(
-            f"to_jax: differentiating {name!r}{' at ' + where if where else ''} is required to use "
-            "its own derivative rule, which is lost: the graph was saved, or its body changed "
-            "since it was traced. Trace the function again and save rlx_xla.write_rules(graph), or "
-            "accept the derivative of the body: to_jax(graph, lost_rules='differentiate')."
+            f"to_jax: differentiating {named} is required to use its own derivative rule, {lost}. "
+            "Trace the function again and save rlx_xla.write_rules(graph), or accept the "
+            "derivative of the body: to_jax(graph, lost_rules='differentiate')."
         )
 
-    if op.kind is CallKind.CUSTOM_JVP:
-        made: Any = jax.custom_jvp(body)
+    def refuse_batch(*_: Any) -> Any:
+        raise TraceError(
+            f"to_jax: vmap of {named} is required to use its own rule for batches, {lost}. Trace "
+            "the batched function, or accept the batched body: "
+            "to_jax(graph, lost_rules='differentiate')."
+        )
+
+    if op.kind is CallKind.CUSTOM_VMAP:
+        made: Any = jax.custom_batching.custom_vmap(body)
+        made.def_vmap(refuse_batch)
+    elif op.kind is CallKind.CUSTOM_JVP:
+        made = jax.custom_jvp(body)
         made.defjvp(refuse)
     else:
         made = jax.custom_vjp(body)

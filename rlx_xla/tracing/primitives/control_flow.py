@@ -27,6 +27,7 @@ KINDS = {
     **dict.fromkeys(("remat", "remat2", "checkpoint"), CallKind.REMAT),
     "custom_jvp_call": CallKind.CUSTOM_JVP,
     **dict.fromkeys(("custom_vjp_call", "custom_vjp_call_jaxpr"), CallKind.CUSTOM_VJP),
+    "custom_vmap_call": CallKind.CUSTOM_VMAP,
 }
 
 OWN = (CallKind.CUSTOM_JVP, CallKind.CUSTOM_VJP)

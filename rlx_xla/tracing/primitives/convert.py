@@ -45,6 +45,12 @@ def stop_gradient(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
     return ops.StopGradient()(x)
 
 
+@traces("name")
+def name(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
+    """What ``checkpoint_name`` marks for policies of ``jax.checkpoint``, whose rule JAX keeps."""
+    return x
+
+
 @traces("stage")
 def stage(ctx: TraceContext, params: dict[str, Any], x: Value) -> Value:
     return x
