@@ -13,6 +13,7 @@ import mmap
 import os
 import re
 import struct
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
@@ -27,6 +28,7 @@ from rlx.ir.scanner import shown
 from rlx.quant.packed import decode
 from rlx.quant.pages import release_pages
 from rlx.quant.schemes import QuantScheme
+from rlx.quant.texts import TextTable
 from rlx.types import MAX_BYTES, TensorType
 
 _MAGIC = b"GGUF"
@@ -79,7 +81,7 @@ class GgufFile:
 
     Attributes:
         version: of the format, 1 to 3.
-        metadata: numbers, strings, NumPy arrays and lists of strings by key.
+        metadata: numbers, strings, NumPy arrays and tables of strings (`TextTable`) by key.
         tensors: what there is, by name, in the order of the files.
     """
 
@@ -278,19 +280,25 @@ class _Header:
             return found.astype(np.bool_)
         return found
 
-    def _strings(self, count: int) -> list[str]:
-        """The same as ``_string`` many times: vocabularies are the longest part of a header."""
-        mapped, at, end, width = self.mapped, self._at, len(self.mapped), self._width
+    def _strings(self, count: int) -> TextTable:
+        """Vocabularies are the longest part of a header; their texts are made when asked for."""
+        mapped, start, at, end, width = (
+            self.mapped,
+            self._at,
+            self._at,
+            len(self.mapped),
+            self._width,
+        )
         length = struct.Struct("<Q" if width == 8 else "<I").unpack_from
-        found: list[str] = []
+        stops = array("Q")
         for _ in range(count):
-            start = at + width
-            at = start + length(mapped, at)[0] if start <= end else end + 1
+            text = at + width
+            at = text + length(mapped, at)[0] if text <= end else end + 1
             if at > end:
                 self.fail("strings are required to end within the file", f"{end} bytes of it")
-            found.append(mapped[start:at].decode("utf-8", "surrogateescape"))
+            stops.append(at - start)
         self._at = at
-        return found
+        return TextTable(mapped[start:at], stops, width)
 
     def _tensors(self, count: int) -> list[GgufTensor]:
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
@@ -379,14 +387,14 @@ def write_gguf(
     body, blobs, offset = bytearray(), list[bytes](), 0
     for key, value in (metadata or {}).items():
         body += _packed_string(key) + _packed_value(key, value)
-    for name, (array, scheme) in tensors.items():
-        kind = _kind_of(name, array, scheme, numbers)
-        shape = list(array.shape)
+    for name, (stored, scheme) in tensors.items():
+        kind = _kind_of(name, stored, scheme, numbers)
+        shape = list(stored.shape)
         if scheme is not None:
             shape[-1] = shape[-1] // scheme.block_bytes * scheme.block_size
         body += _packed_string(name) + struct.pack("<I", len(shape))
         body += struct.pack(f"<{len(shape)}QIQ", *reversed(shape), kind, offset)
-        blob = np.ascontiguousarray(array).tobytes()
+        blob = np.ascontiguousarray(stored).tobytes()
         blobs.append(blob + bytes(-len(blob) % _DEFAULT_ALIGNMENT))
         offset += len(blobs[-1])
     head = _MAGIC + struct.pack("<IQQ", 3, len(tensors), len(metadata or {})) + body

@@ -24,7 +24,6 @@ from rlx_xla.generation.programs import Programs, State
 from rlx_xla.generation.report import (
     ModelReport,
     program_use,
-    tokenizer_bytes,
     weights_by_kind,
 )
 from rlx_xla.generation.sampling import SamplingOptions
@@ -45,6 +44,12 @@ FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 
 CHUNKS = (16, 64)
 """Tokens of a prompt that one program takes, for all rows together; the last is a prompt's unit."""
+
+STEPPED = 1 << 31
+"""Bytes of weights that a short prompt may read, some 0.2 s, before a program for it is compiled.
+
+Compiling one takes a second or more, and 10 MiB; the program for new tokens is there anyway.
+"""
 
 
 @final
@@ -188,7 +193,7 @@ class LanguageModel:
         return ModelReport(
             weights=weights_by_kind(self._params),
             tied="head" not in self._params,
-            tokenizer=tokenizer_bytes(self.tokenizer),
+            tokenizer=self.tokenizer.table_bytes,
             programs=tuple(
                 program_use(key, compiled, self._programs.caches(key[0], key[2]))
                 for key, compiled in self._programs.compiled().items()
@@ -284,10 +289,7 @@ class LanguageModel:
         rows = [self.tokenizer.encode(text, special=special) for text in texts]
         self._check(rows, max_tokens, stop)
         options = SamplingOptions() if sampling is None else sampling
-        chunk = _chunk(rows)
-        longest = max(map(len, rows))
-        padded = -(-longest // chunk) * chunk
-        size = self._capacity(padded + max_tokens, capacity)
+        chunk, padded, size = self._plan(rows, max_tokens, capacity)
         self.timings = Timings(prompt_tokens=sum(map(len, rows)))
         self._prepare(len(rows), chunk, size)
         ready = self._programs.has(len(rows), 1, size)
@@ -328,6 +330,18 @@ class LanguageModel:
             rest = one.close()
             if rest:
                 yield Token(row, -1, 0.0, rest)
+
+    def _plan(
+        self, rows: Sequence[Sequence[int]], max_tokens: int, capacity: int | None
+    ) -> tuple[int, int, int]:
+        """Tokens of a prompt that a call takes, tokens of a row with padding, and capacity."""
+        longest, chunk = max(map(len, rows)), _chunk(rows)
+        padded = -(-longest // chunk) * chunk
+        size = self._capacity(padded + max_tokens, capacity)
+        short = longest <= CHUNKS[0] and longest * self.packed_bytes <= STEPPED
+        if short and not self._programs.has(len(rows), chunk, size):
+            return 1, longest, self._capacity(longest + max_tokens, capacity)
+        return chunk, padded, size
 
     def _advance(self, state: State, start: Any, settings: Any, seed: Any, size: int) -> State:
         return self._programs.step(state, state.token, start, settings, seed, size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from rlx.compiled import CompiledGraph
 from rlx.ir.graph import Graph, inner_graphs
 from rlx.ir.plan import Lir
 from rlx.ops.control_flow import Scan
-from rlx_xla.models.gguf_tokenizer import GgufTokenizer
-from rlx_xla.models.packed import PackedWeight
+from rlx_xla.models.packed import PACKED
 
 MIB = 2**20
 
@@ -76,8 +74,7 @@ class ModelReport:
     Attributes:
         weights: kind of the numbers → (tensors, bytes); what two uses share counts once.
         tied: the head is the embedding.
-        tokenizer: bytes of its texts and tables; those inside the library ``tokenizers``, which
-            does not tell, are in ``grown`` alone.
+        tokenizer: bytes of its texts and tables.
         programs: those that are compiled.
         mapped: bytes of the file that are in memory; None where the system does not say.
         grown: bytes by which the process has grown since before the file was opened, those of the
@@ -129,22 +126,16 @@ def weights_by_kind(params: Any) -> dict[str, tuple[int, int]]:
     """
     found: dict[str, tuple[int, int]] = {}
     seen: set[int] = set()
-    for leaf in jax.tree_util.tree_leaves(params, is_leaf=lambda x: isinstance(x, PackedWeight)):
-        packed = isinstance(leaf, PackedWeight)
-        array = leaf.codes if packed else leaf
-        if id(array) in seen:
+    for leaf in jax.tree_util.tree_leaves(params, is_leaf=lambda x: isinstance(x, PACKED)):
+        packed = isinstance(leaf, PACKED)
+        arrays = jax.tree_util.tree_leaves(leaf)
+        if id(arrays[0]) in seen:
             continue
-        seen.add(id(array))
-        kind = leaf.scheme if packed else np.dtype(array.dtype).name
+        seen.add(id(arrays[0]))
+        kind = leaf.scheme if packed else np.dtype(leaf.dtype).name
         count, size = found.get(kind, (0, 0))
-        found[kind] = (count + 1, size + array.nbytes)
+        found[kind] = (count + 1, size + sum(array.nbytes for array in arrays))
     return found
-
-
-def tokenizer_bytes(tokenizer: GgufTokenizer) -> int:
-    """Bytes of the texts of a tokenizer's tokens and of the tables over them."""
-    texts = sum(map(sys.getsizeof, tokenizer.pieces))
-    return texts + sys.getsizeof(tokenizer.pieces) + tokenizer.table_bytes
 
 
 def program_use(key: tuple[int, int, int], compiled: CompiledGraph, caches: Any) -> ProgramUse:

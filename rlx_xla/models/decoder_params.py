@@ -9,8 +9,8 @@ import numpy as np
 from rlx.errors import FormatError
 from rlx.quant import QuantScheme, encode
 from rlx_xla.models.decoder_config import DecoderConfig
-from rlx_xla.models.model_folder import ModelFile
-from rlx_xla.models.packed import PackedWeight
+from rlx_xla.models.model_folder import ModelFile, ModelFolder
+from rlx_xla.models.packed import MlxWeight, PackedWeight
 
 EMBEDDING = "token_embd.weight"
 _MATRICES = {
@@ -153,6 +153,9 @@ class _Loader:
                 return array
             codes = encode(self._scheme, array.astype(np.float32))
             return PackedWeight(codes, str(self._scheme), self._inputs)
+        if isinstance(self._file, ModelFolder):
+            codes, scales, *biases = self._file.parts(name)
+            return MlxWeight(codes, scales, biases[0] if biases else None, str(tensor.scheme))
         return PackedWeight(array, str(tensor.scheme), self._inputs)
 
     def _vector(self, name: str, size: int) -> Any:

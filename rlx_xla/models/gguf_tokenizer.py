@@ -6,14 +6,18 @@ import codecs
 import functools
 import importlib.util
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
 from rlx.errors import FormatError, RunError
+from rlx.quant.texts import TextTable
 from rlx_xla.models.piece_merges import merge_pieces
+from rlx_xla.models.token_index import TokenIndex
+
+if TYPE_CHECKING:
+    from rlx_xla.models.byte_pairs import BytePairs
 
 KEY = "tokenizer.ggml."
 _CONTROL, _USER, _UNKNOWN, _BYTE = 3, 4, 2, 6
@@ -64,7 +68,8 @@ class GgufTokenizer:
             RunError: the library tokenizers, which some kinds need, is missing.
         """
         self._metadata = metadata
-        self.pieces: Sequence[str] = self._strings("tokens")
+        texts = self._strings("tokens")
+        self.pieces: Sequence[str] = texts
         count = len(self.pieces)
         if not 0 < count <= vocabulary:
             self._fail("tokens", f"from 1 to {vocabulary} tokens, the model's rows", count)
@@ -72,7 +77,9 @@ class GgufTokenizer:
         self._kinds = np.ones(count, np.int32) if kinds is None else np.asarray(kinds)
         if self._kinds.shape != (count,):
             self._fail("token_type", f"{count} numbers", self._kinds.shape)
-        self._ids = {piece: i for i, piece in enumerate(self.pieces)}
+        self._texts = texts
+        self._index = TokenIndex(texts)
+        self._patterns: dict[tuple[int, ...], re.Pattern[str] | None] = {}
         self._model = self._get("model")
         if self._model == "gpt2":
             self._base = self._byte_pairs()
@@ -88,18 +95,19 @@ class GgufTokenizer:
         self.last = self._token("eos_token_id")
         listed = metadata.get(f"{KEY}end_token_ids", ())
         named = (self.last, self._token("eot_token_id"), *listed)
-        known = (self._ids.get(piece) for piece in _ENDS)
+        known = (self._index.get(piece) for piece in _ENDS)
         self.ends = frozenset(i for i in (*named, *known) if i is not None)
         template = metadata.get("tokenizer.chat_template")
         self.chat_template = template if isinstance(template, str) else None
-        # The merges are as large as the tokens; what is needed of them is in the library's tables.
-        self._metadata = {k: v for k, v in metadata.items() if type(v) is not list}
+        # The merges are as large as the tokens; what is needed of them is in tables by now.
+        tables = (list, TextTable, np.ndarray)
+        self._metadata = {k: v for k, v in metadata.items() if not isinstance(v, tables)}
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the tables over the tokens; their texts and the library's tables left out."""
-        scores = 0 if self._model == "gpt2" else self._scores.nbytes
-        return sys.getsizeof(self._ids) + self._kinds.nbytes + scores
+        """Bytes of the tokens' texts and of the tables over them."""
+        merges = self._base.nbytes if self._model == "gpt2" else self._scores.nbytes
+        return self._texts.nbytes + self._index.nbytes + self._kinds.nbytes + merges
 
     def encode(self, text: str, *, special: bool = False, start: bool = True) -> list[int]:
         """Return the ids of a text.
@@ -126,8 +134,9 @@ class GgufTokenizer:
         fresh = True  # the prefix space belongs to the start of a text and after a control token
         for i, part in enumerate(parts):
             if i % 2:
-                found.append(self._ids[part])
-                fresh = self._kinds[self._ids[part]] == _CONTROL
+                number = self._number(part)
+                found.append(number)
+                fresh = self._kinds[number] == _CONTROL
             elif part:
                 found.extend(self._plain(part.replace(GUARD, "") if special else part, fresh))
                 fresh = False
@@ -165,54 +174,60 @@ class GgufTokenizer:
 
     def _plain(self, text: str, fresh: bool) -> list[int]:
         if self._model == "gpt2":
-            return self._base.encode(text, add_special_tokens=False).ids
+            return self._base.encode(text)
         text = (" " if self._space and fresh else "") + text
         text = text.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
         found: list[int] = []
         for piece in merge_pieces(text, self._less):
-            number = self._ids.get(piece)
+            number = self._index.get(piece)
             found.extend([number] if number is not None else self._as_bytes(piece))
         return found
 
     def _less(self, first: str, second: str) -> float | None:
         """The rank of a merge of SentencePiece's: the highest score comes first."""
-        number = self._ids.get(first + second)
+        number = self._index.get(first + second)
         return None if number is None else -float(self._scores[number])
 
     def _as_bytes(self, piece: str) -> list[int]:
         unknown = self._token("unknown_token_id") or 0
-        return [self._ids.get(f"<0x{byte:02X}>", unknown) for byte in piece.encode()]
+        numbers = (self._index.get(f"<0x{byte:02X}>") for byte in piece.encode())
+        return [unknown if number is None else number for number in numbers]
 
-    @functools.cache  # noqa: B019  the tokenizer lives as long as its model
+    def _number(self, piece: str) -> int:
+        """The number of a piece that is known to be one."""
+        found = self._index.get(piece)
+        assert found is not None
+        return found
+
     def _special_pattern(self, kinds: tuple[int, ...]) -> re.Pattern[str] | None:
-        chosen = np.flatnonzero(np.isin(self._kinds, kinds)).tolist()
-        words = sorted((self.pieces[i] for i in chosen if self.pieces[i]), key=len, reverse=True)
-        return re.compile(f"({'|'.join(map(re.escape, words))})") if words else None
+        if kinds not in self._patterns:
+            chosen = np.flatnonzero(np.isin(self._kinds, kinds)).tolist()
+            texts = (self.pieces[i] for i in chosen)
+            words = sorted(filter(None, texts), key=len, reverse=True)
+            joined = f"({'|'.join(map(re.escape, words))})"
+            self._patterns[kinds] = re.compile(joined) if words else None
+        return self._patterns[kinds]
 
-    def _byte_pairs(self) -> Any:
+    def _byte_pairs(self) -> BytePairs:
         if importlib.util.find_spec("tokenizers") is None:
             raise RunError(
                 "tokenizer [library]: this file's vocabulary requires tokenizers, which is not "
                 'installed. Run: pip install "rlx-xla[models]"'
             )
-        import tokenizers
-        from tokenizers import models, pre_tokenizers
+        from rlx_xla.models.byte_pairs import BytePairs
 
         pre = self._metadata.get(f"{KEY}pre", "default")
         if pre not in SPLITS:
             self._fail("pre", f"one of {', '.join(SPLITS)}", pre)
-        merges: list[tuple[str, str]] = []
-        for line in self._strings("merges"):
+        whole = pre == "llama-bpe"
+        base = BytePairs(self._texts, self._index, SPLITS[pre], whole_words=whole)
+        ids = {piece: number for number, piece in enumerate(self._texts)}
+        for rank, line in enumerate(self._strings("merges")):
             first, gap, second = line.partition(" ")
-            if not gap or not {first, second, first + second} <= self._ids.keys():
+            made = ids.get(first + second)
+            if not gap or made is None or first not in ids or second not in ids:
                 self._fail("merges", "pairs of known tokens", line)
-            merges.append((first, second))
-        base = tokenizers.Tokenizer(models.BPE(self._ids, merges, ignore_merges=pre == "llama-bpe"))
-        splits = [
-            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated") for pattern in SPLITS[pre]
-        ]
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        base.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+            base.merge(made, len(first), rank)
         return base
 
     def _piece_scores(self) -> np.ndarray[Any, Any]:
@@ -239,13 +254,18 @@ class GgufTokenizer:
     def _get(self, key: str) -> Any:
         return self._metadata.get(KEY + key)
 
-    def _strings(self, key: str) -> list[str]:
+    def _strings(self, key: str) -> TextTable:
         found = self._get(key)
+        if isinstance(found, TextTable):
+            return found
         if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
             self._fail(key, "a list of strings", type(found).__name__)
-        return found
+        try:
+            return TextTable.of(found)
+        except UnicodeEncodeError as error:
+            self._fail(key, "a list of strings of valid Unicode", error.object)
 
-    def _fail(self, key: str, wanted: str, found: object) -> None:
+    def _fail(self, key: str, wanted: str, found: object) -> NoReturn:
         raise FormatError(
             f"gguf tokenizer [{key}]: {KEY}{key} is required to be {wanted}; got {found!r}. "
             "Use a whole file of a known family."

@@ -1,5 +1,7 @@
 """Models as folders: ``config.json``, ``model.safetensors`` (or an index of parts), tokenizer.
 
+Matrices may be quantised as MLX does: codes in ``weight``, ``scales`` and ``biases`` beside it.
+
 What a folder says is put into the words of GGUF metadata and tensor names, so that one reader of
 sizes, weights and vocabulary serves both. Nothing is believed before it is checked.
 """
@@ -19,7 +21,10 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import FormatError
 from rlx.quant import QuantScheme, SafetensorsFile, open_gguf, open_safetensors
+from rlx.quant.packed import unpack
+from rlx.types import TensorType
 from rlx_xla.models.json_vocabulary import vocabulary_metadata
+from rlx_xla.models.mlx_tensors import MlxSchemes, quantised_shape
 
 MAX_JSON = 1 << 26
 """Bytes of a JSON file; the largest tokenizers have half of that."""
@@ -130,7 +135,8 @@ class FolderTensor:
         source: its name in the files.
         file: the file that holds it.
         offset: what is added to its numbers: Gemma's gains are stored less 1.
-        scheme: None; such tensors are numbers.
+        scheme: one of MLX's, or None for numbers.
+        parts: names and files of scales and biases, of quantised ones.
     """
 
     shape: tuple[int, ...]
@@ -138,6 +144,7 @@ class FolderTensor:
     file: SafetensorsFile
     offset: float = 0.0
     scheme: QuantScheme | None = None
+    parts: tuple[tuple[str, SafetensorsFile], ...] = ()
 
 
 @final
@@ -156,9 +163,15 @@ class ModelFolder:
         stored = tensor.file.array(tensor.source)
         return stored.astype(np.float32) + np.float32(tensor.offset) if tensor.offset else stored
 
+    def parts(self, name: str) -> tuple[np.ndarray[Any, Any], ...]:
+        """Codes, scales and, where there are any, biases of a quantised tensor."""
+        tensor = self._tensors[name]
+        return (self.array(name), *(file.array(source) for source, file in tensor.parts))
+
     def numbers(self, name: str) -> np.ndarray[Any, Any]:
-        """The same."""
-        return self.array(name)
+        """A tensor's numbers: f32 when it is quantised, else as they are stored."""
+        scheme = self._tensors[name].scheme
+        return self.array(name) if scheme is None else unpack(scheme, *self.parts(name))
 
     def release(self) -> None:
         """Give the memory of pages that were read back."""
@@ -199,12 +212,12 @@ class _Folder:
                 f"config.json: model_type is required to be one of {', '.join(_KINDS)}", kind
             )
         name = _KINDS[kind]
-        metadata = _metadata(config, name, lambda wanted, got: self._fail(wanted, got))
+        metadata = _metadata(config, name, self._fail)
         metadata |= vocabulary_metadata(
             self._json("tokenizer.json"), self._maybe("tokenizer_config.json"),
             config | self._maybe("generation_config.json"), self._template(),
         )  # fmt: skip
-        tensors = self._tensors(name)
+        tensors = self._tensors(name, MlxSchemes(config, self._fail))
         if config.get("tie_word_embeddings", name == "gemma3"):
             tensors.pop("output.weight", None)
         elif "output.weight" not in tensors:
@@ -252,21 +265,35 @@ class _Folder:
         name = "chat_template.jinja"
         return self._read(name) if (self._path / name).is_file() else None
 
-    def _tensors(self, kind: str) -> dict[str, FolderTensor]:
+    def _tensors(self, kind: str, schemes: MlxSchemes) -> dict[str, FolderTensor]:
         found: dict[str, FolderTensor] = {}
         parts = _GEMMA_PARTS if kind == "gemma3" else _PARTS
+        held: dict[str, SafetensorsFile] = {}
         for file in self._files():
-            for source, type_ in file.tensors.items():
-                if source.endswith(_UNUSED):
-                    continue
-                name = _renamed(source, parts)
-                if name in found:
+            for source in file.tensors:
+                if source in held:
                     self._fail("names of tensors are required to be unique", source)
-                if type_.dtype not in (DType.F32, DType.F16, DType.BF16):
-                    self._fail(f"{source} is required to be f32, f16 or bf16", str(type_))
-                shape = tuple(int(d) for d in type_.shape if isinstance(d, int))
-                less = kind == "gemma3" and name.endswith("norm.weight")
-                found[name] = FolderTensor(shape, source, file, 1.0 if less else 0.0)
+                held[source] = file
+        beside = {source: schemes.parts(source, held) for source in held}
+        inside = {name for names in beside.values() for name in names}
+        for source, file in held.items():
+            if source.endswith(_UNUSED) or source in inside:
+                continue
+            name = _renamed(source, parts)
+            if name in found:
+                self._fail("names of tensors are required to be unique", source)
+            type_ = file.tensors[source]
+            if beside[source]:
+                scheme = schemes.scheme(source)
+                types = [held[part].tensors[part] for part in beside[source]]
+                shape = quantised_shape(source, scheme, type_, types, self._fail)
+                sources = tuple((part, held[part]) for part in beside[source])
+                found[name] = FolderTensor(shape, source, file, 0.0, scheme, sources)
+                continue
+            if type_.dtype not in (DType.F32, DType.F16, DType.BF16):
+                self._fail(f"{source} is required to be f32, f16 or bf16", str(type_))
+            less = kind == "gemma3" and name.endswith("norm.weight")
+            found[name] = FolderTensor(_sizes(type_), source, file, 1.0 if less else 0.0)
         return found
 
     def _files(self) -> list[SafetensorsFile]:
@@ -288,6 +315,10 @@ class _Folder:
         if missing:
             self._fail(f"{index}: its files are required to hold {missing[0]}", "none of them does")
         return files
+
+
+def _sizes(type_: TensorType) -> tuple[int, ...]:
+    return tuple(int(d) for d in type_.shape if isinstance(d, int))
 
 
 def _renamed(source: str, parts: Mapping[str, str]) -> str:

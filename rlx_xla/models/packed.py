@@ -23,12 +23,13 @@ from rlx.errors import ShapeError
 from rlx.ir.builder import GraphBuilder
 from rlx.ops.quantized import (
     DequantGather,
+    DequantizeBlocks,
     DequantMatmul,
     DequantMatmulInt8,
     DequantMatmulPick,
 )
 from rlx.ops.quantized.rounded import BLOCKS
-from rlx.quant.packed import decode
+from rlx.quant.packed import decode, unpack
 from rlx.quant.schemes import QuantScheme
 from rlx.types import TensorType
 from rlx_xla.tracing.to_jax import to_jax
@@ -76,6 +77,44 @@ jax.tree_util.register_dataclass(
 
 @final
 @dataclass(frozen=True)
+class MlxWeight:
+    """A matrix of N outputs and K inputs as MLX quantises it; products take exact inputs.
+
+    Attributes:
+        codes: u32[N, K · bits / 32].
+        scales: float[N, K / group], or u8 (powers of two) of MX formats.
+        biases: float[N, K / group], or None.
+        scheme: the display name of an MLX ``QuantScheme``, such as ``mlx_affine/4/64``.
+    """
+
+    codes: Any
+    scales: Any
+    biases: Any
+    scheme: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N and K."""
+        rows, groups = self.scales.shape
+        return rows, groups * QuantScheme.parse(self.scheme).block
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Codes, scales, and biases where there are any."""
+        parts = (self.codes, self.scales, self.biases)
+        return tuple(part for part in parts if part is not None)
+
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """The numbers, f32[N, K]."""
+        return unpack(QuantScheme.parse(self.scheme), *map(np.asarray, self.arrays()))
+
+
+jax.tree_util.register_dataclass(
+    MlxWeight, data_fields=["codes", "scales", "biases"], meta_fields=["scheme"]
+)
+
+
+@final
+@dataclass(frozen=True)
 class PickedWeight:
     """One of several packed weights of one shape, named by a number; no leaf of a params tree.
 
@@ -93,7 +132,10 @@ class PickedWeight:
         return self.weights[0].shape
 
 
-Weight: TypeAlias = "PackedWeight | PickedWeight | jax.Array | np.ndarray[Any, Any]"
+PACKED = (PackedWeight, MlxWeight)
+"""Leaves of a params tree that hold packed numbers."""
+
+Weight: TypeAlias = "PackedWeight | MlxWeight | PickedWeight | jax.Array | np.ndarray[Any, Any]"
 """A matrix [N, K]: packed, or an array of any floating dtype."""
 
 
@@ -113,6 +155,11 @@ def product(x: jax.Array, weight: Weight) -> jax.Array:
     _require_inner("product", x.shape[-1], weight)
     if isinstance(weight, PickedWeight):
         return _picked_product(x, weight)
+    if isinstance(weight, MlxWeight):
+        types = _types(weight.arrays())
+        mlx = _mlx_matmul(weight.scheme, as_dtype(np.dtype(x.dtype)), weight.shape[1], types)
+        made = mlx(x.reshape(-1, x.shape[-1]), *weight.arrays())
+        return made.reshape(*x.shape[:-1], weight.shape[0])
     if not isinstance(weight, PackedWeight):
         wide = jnp.asarray(weight).astype(jnp.float32)
         return jnp.einsum("...k,nk->...n", x.astype(jnp.float32), wide).astype(x.dtype)
@@ -147,7 +194,7 @@ def _picked_product(x: jax.Array, picked: PickedWeight) -> jax.Array:
 
 
 def rows_of(
-    weight: PackedWeight | jax.Array | np.ndarray[Any, Any], indices: jax.Array
+    weight: PackedWeight | MlxWeight | jax.Array | np.ndarray[Any, Any], indices: jax.Array
 ) -> jax.Array:
     """Return rows of a weight, f32[indices.dims ++ [K]]; indices outside are clipped.
 
@@ -155,6 +202,11 @@ def rows_of(
         weight: [N, K].
         indices: i32[...].
     """
+    if isinstance(weight, MlxWeight):
+        flat = indices.reshape(-1)
+        taken = [jnp.take(jnp.asarray(a), flat, axis=0, mode="clip") for a in weight.arrays()]
+        rows = _mlx_numbers(weight.scheme, _types(taken))(*taken)
+        return rows.reshape(*indices.shape, weight.shape[1])
     if not isinstance(weight, PackedWeight):
         return jnp.take(jnp.asarray(weight), indices, axis=0, mode="clip").astype(jnp.float32)
     call = _gather(weight.scheme, tuple(weight.codes.shape))
@@ -169,9 +221,9 @@ def unpacked(params: Any, dtype: Any = np.float32) -> Any:
         dtype: of the arrays that packed weights become.
     """
     return jax.tree_util.tree_map(
-        lambda leaf: leaf.numbers().astype(dtype) if isinstance(leaf, PackedWeight) else leaf,
+        lambda leaf: leaf.numbers().astype(dtype) if isinstance(leaf, PACKED) else leaf,
         params,
-        is_leaf=lambda leaf: isinstance(leaf, PackedWeight),
+        is_leaf=lambda leaf: isinstance(leaf, PACKED),
     )
 
 
@@ -217,3 +269,24 @@ def _gather(scheme: str, codes: tuple[int, int]) -> Callable[..., Any]:
     weight = builder.input("weight", TensorType(DType.U8, codes))
     indices = builder.input("indices", f"i32[{ROWS}]")
     return to_jax(builder.build(DequantGather(scheme=scheme)(weight, indices)))
+
+
+def _types(arrays: Sequence[Any]) -> tuple[TensorType, ...]:
+    return tuple(TensorType(as_dtype(np.dtype(a.dtype)), tuple(a.shape)) for a in arrays)
+
+
+@functools.lru_cache(maxsize=256)
+def _mlx_matmul(
+    scheme: str, dtype: DType, inner: int, types: tuple[TensorType, ...]
+) -> Callable[..., Any]:
+    builder = GraphBuilder("mlx_product")
+    x = builder.input("x", f"{dtype}[{ROWS}, {inner}]")
+    parts = [builder.input(f"part_{i}", type_) for i, type_ in enumerate(types)]
+    return to_jax(builder.build(DequantMatmul(scheme=scheme)(x, *parts)))
+
+
+@functools.lru_cache(maxsize=256)
+def _mlx_numbers(scheme: str, types: tuple[TensorType, ...]) -> Callable[..., Any]:
+    builder = GraphBuilder("mlx_rows")
+    parts = [builder.input(f"part_{i}", type_) for i, type_ in enumerate(types)]
+    return to_jax(builder.build(DequantizeBlocks(scheme=scheme)(*parts)))

@@ -107,7 +107,7 @@ def test_weights_of_a_loop_are_the_pages_of_the_file(
 ) -> None:
     path = tiny_gguf.write(tmp_path / "m.gguf", rng, layers=LAYERS)
     model = LanguageModel(path)
-    model.generate("the", max_tokens=2)
+    model.generate("abcdefgh" * 3, max_tokens=2)
     (prefill, decode) = model.programs().values()
     packed = [name for name, value in prefill.params().items() if value.dtype == np.uint8]
     assert len(packed) == 7 * LAYERS + 1

@@ -157,6 +157,29 @@ def test_long_prompts_run_in_chunks(tmp_path: Path, rng: np.random.Generator) ->
     assert {key[1] for key in model.programs()} == {1, 64}
 
 
+def test_short_prompts_run_with_the_program_of_a_step(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng)
+    model = LanguageModel(path)
+    prompt = "abcdefghabcdefgh"
+    (short,) = model.generate(prompt, max_tokens=4)
+    assert [*model.programs()] == [(1, 1, 128)]
+    (long,) = model.generate(f"{prompt}a", max_tokens=4)
+    assert [*model.programs()] == [(1, 1, 128), (1, 64, 128)]
+    assert long.tokens != short.tokens or long.logprobs != short.logprobs
+    # A large model's weights are read once for the prompt.
+    monkeypatch.setattr("rlx_xla.generation.model.STEPPED", 16 * model.packed_bytes - 1)
+    (same,) = model.generate(prompt, max_tokens=4)
+    assert [*model.programs()][2:] == [(1, 16, 128)]
+    assert same.tokens == short.tokens
+    np.testing.assert_allclose(same.logprobs, short.logprobs, atol=1e-3)
+    # A program for prompts that is there is used.
+    monkeypatch.setattr("rlx_xla.generation.model.STEPPED", 1 << 31)
+    assert model._plan([[1, 2, 3]], 4, None) == (16, 16, 128)
+    assert model._plan([[1, 2, 3]] * 2, 4, None) == (1, 3, 128)
+
+
 def test_streams_hold_back_what_may_be_a_stop_string(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
@@ -174,7 +197,7 @@ def test_streams_hold_back_what_may_be_a_stop_string(
 def test_weights_are_held_once_and_packed(tmp_path: Path, rng: np.random.Generator) -> None:
     path = tiny_gguf.write(tmp_path / "m.gguf", rng, scheme="Q4_0")
     model = LanguageModel(path, inputs="int8")
-    model.generate("the", max_tokens=2)
+    model.generate("abcdefgh" * 3, max_tokens=2)
     tensors = open_gguf(path).tensors.values()
     assert model.packed_bytes == sum(t.type.nbytes for t in tensors)
     first, second = (c.params() for c in model.programs().values())

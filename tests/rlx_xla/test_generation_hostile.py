@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,13 @@ pytest.importorskip("tokenizers")
 
 from rlx.errors import FormatError, RunError
 from rlx.quant import open_gguf
+from rlx.quant.texts import TextTable
 from rlx_xla.generation.chat import chat_prompt
 from rlx_xla.generation.model import LanguageModel
 from rlx_xla.generation.sampling import SamplingOptions
-from rlx_xla.models.gguf_tokenizer import GUARD, GgufTokenizer
+from rlx_xla.models.byte_pairs import MAX_WORDS, BytePairs
+from rlx_xla.models.gguf_tokenizer import GUARD, SPLITS, GgufTokenizer
+from rlx_xla.models.token_index import TokenIndex
 from tests.rlx_xla import tiny_gguf
 
 
@@ -99,6 +105,106 @@ def test_options_are_of_their_kind(field: str, value: Any, wanted: str) -> None:
     message = f"sampling [{field}]: {field} must be {wanted}; got {shown}. Change it."
     with pytest.raises(RunError, match=f"^{re.escape(message)}$"):
         SamplingOptions(**{field: value})
+
+
+# Byte pairs of a part of the vocabulary, against the library with the whole one.
+
+PARTS = (
+    "abcdefgh  \n\t'sStTrReEvVmMlLdD", "0123456789²½Ⅷ一二٣",
+    "\x85\xa0\u2003\u3000 \u1680\x1c\n\r\n",
+    "éñßſKÅ日本語кириллица🎉\u200d👧", "!?.,;:()[]{}<>@#$%^&*", "áéí\u0301Ⅳⓐªᵃʰǅ\u0345",
+)  # fmt: skip
+
+
+def drawn(rng: np.random.Generator) -> str:
+    kind = [PARTS[i] for i in rng.integers(0, len(PARTS), rng.integers(0, 40))]
+    text = "".join(part[int(rng.integers(len(part)))] for part in kind)
+    return f"it's we'RE {text} don'ſ" if rng.integers(4) == 0 else text
+
+
+@pytest.mark.parametrize("pre", ["default", "llama-bpe", "qwen2", "smollm"])
+def test_byte_pairs_are_those_of_the_whole_vocabulary(pre: str, rng: np.random.Generator) -> None:
+    import tokenizers
+
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    pieces = [letter for letter in letters if letter not in "Ė?ĺ"]  # three have no token
+    merges: list[tuple[str, str]] = []
+    common = [letter for letter in "aestrvmdĠ'ÃÂðŁĩ0123<" if letter in pieces]
+    for _ in range(400):
+        first, second = (str(rng.choice(common if rng.integers(2) else pieces)) for _ in range(2))
+        if (first, second) in merges or len(first + second) > 8:
+            continue
+        merges.append((first, second))  # some make a token that another pair makes too
+        if first + second not in pieces:
+            pieces.append(first + second)
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    whole = pre == "llama-bpe"
+    base = tokenizers.Tokenizer(tokenizers.models.BPE(dict(ids), merges, ignore_merges=whole))
+    cuts = [
+        tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+        for pattern in SPLITS[pre]
+    ]
+    level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    base.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*cuts, level])
+    texts = TextTable.of(pieces)
+    mine = BytePairs(texts, TokenIndex(texts), SPLITS[pre], whole_words=whole)
+    for rank, (first, second) in enumerate(merges):
+        mine.merge(ids[first + second], len(first), rank)
+    many = " ".join(f"a{i}" for i in range(2 * MAX_WORDS))
+    for text in itertools.chain(
+        (drawn(rng) for _ in range(200)), ["", "te" * 40_000, "é " * 500, many, many[::-1]]
+    ):
+        assert mine.encode(text) == base.encode(text, add_special_tokens=False).ids, repr(text)
+    assert mine.nbytes == 8 * len(ids)
+
+
+def test_tokens_are_found_by_their_texts(rng: np.random.Generator) -> None:
+    texts = ["", "é", "\udcff", "aa", *(f"t{i}" for i in rng.permutation(500)), "aa"]
+    table = TextTable.of(texts)
+    index = TokenIndex(table)
+    assert table == texts
+    assert table == TextTable.of(texts)
+    assert table != texts[:-1]
+    assert table != 3
+    assert table[-3:] == texts[-3:]
+    assert repr(table) == repr(texts)
+    with pytest.raises(IndexError):
+        table[len(texts)]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(table)
+    for text in texts:
+        number = index.get(text)
+        assert number is not None
+        assert table[number] == text
+    assert index.get("aa") == len(texts) - 1  # of equal ones the last
+    assert index.get("a") is None
+    assert index.nbytes == 12 * len(texts)
+    assert table.nbytes == 8 * len(texts) + sum(
+        len(t.encode("utf-8", "surrogateescape")) for t in texts
+    )
+
+
+def test_a_tokenizer_lives_as_long_as_its_model(tmp_path: Path, rng: np.random.Generator) -> None:
+    found = tokenizer(tiny_gguf.write(tmp_path / "m.gguf", rng))
+    found.encode("a<|end|>", special=True)
+    found.guarded("a<|end|>")
+    gone = weakref.ref(found)
+    del found
+    gc.collect()
+    assert gone() is None
+
+
+def test_texts_that_stand_for_no_bytes_are_refused(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    metadata = {**open_gguf(tiny_gguf.write(tmp_path / "m.gguf", rng)).metadata}
+    metadata["tokenizer.ggml.tokens"] = ["\ud800", "a"]
+    message = (
+        "gguf tokenizer [tokens]: tokenizer.ggml.tokens is required to be a list of strings of "
+        "valid Unicode; got '\\ud800'. Use a whole file of a known family."
+    )
+    with pytest.raises(FormatError, match=f"^{re.escape(message)}$"):
+        GgufTokenizer(metadata, vocabulary=10_000)
 
 
 def test_the_library_of_byte_pairs_is_asked_for(

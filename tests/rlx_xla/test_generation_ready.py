@@ -41,6 +41,12 @@ from tests.rlx_xla import tiny_gguf  # noqa: E402
 PROMPT = "the sea the"
 
 
+@pytest.fixture(autouse=True)
+def two_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short prompts get a program too."""
+    monkeypatch.setattr("rlx_xla.generation.model.STEPPED", 0)
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> Iterator[Path]:
     before = jax.config.values["jax_persistent_cache_min_compile_time_secs"]

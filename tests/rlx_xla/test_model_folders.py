@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -19,7 +20,7 @@ pytest.importorskip("safetensors")
 import jax.numpy as jnp  # noqa: E402  (after importorskip)
 
 from rlx.errors import FormatError  # noqa: E402
-from rlx.quant import QuantScheme  # noqa: E402
+from rlx.quant import QuantScheme, pack, unpack  # noqa: E402
 from rlx_xla.generation.model import LanguageModel  # noqa: E402
 from rlx_xla.models import decoder, packed  # noqa: E402
 from rlx_xla.models.decoder_config import read_config  # noqa: E402
@@ -299,3 +300,115 @@ def test_tensors_that_do_not_belong(tmp_path: Path, rng: np.random.Generator) ->
     tensors.pop("lm_head.weight")
     with pytest.raises(FormatError, match=r"lm_head\.weight is required, since config\.json"):
         LanguageModel(tiny_folder.write(tmp_path / "c", tensors))
+
+
+# Folders that MLX quantised.
+
+
+def quantised(
+    tensors: dict[str, np.ndarray], scheme: QuantScheme, dtype: Any
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Tensors as MLX has them, and the same as numbers."""
+    stored, plain = dict(tensors), dict(tensors)
+    for name, array in tensors.items():
+        if array.ndim != 2 or array.shape[1] % scheme.block:
+            continue  # MLX leaves it too
+        codes, *parts = (part for part in pack(scheme, array) if part is not None)
+        if scheme.has_zero_point:
+            parts = [part.astype(dtype) for part in parts]
+        stored[name] = codes
+        stem = name.removesuffix("weight")
+        stored |= {f"{stem}{n}": p for n, p in zip(("scales", "biases"), parts, strict=False)}
+        plain[name] = unpack(scheme, codes, *parts)
+    return stored, plain
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said", "dtype"),
+    [
+        *((QuantScheme.mlx_affine(bits, 32), {"group_size": 32, "bits": bits}, np.float16)
+          for bits in (3, 4, 8)),
+        (QuantScheme.mlx_affine(4, 32), {"group_size": 32, "bits": 4}, ml_dtypes.bfloat16),
+        (QuantScheme.mlx_mxfp4(32), {"group_size": 32, "bits": 4, "mode": "mxfp4"}, None),
+        (QuantScheme.mlx_mxfp8(32), {"group_size": 32, "bits": 8, "mode": "mxfp8"}, None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_folders_that_mlx_quantised_stay_packed(
+    scheme: QuantScheme, said: dict[str, Any], dtype: Any, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    stored, plain = quantised(tiny_folder.weights(rng), scheme, dtype)
+    folder = tiny_folder.write(tmp_path / "m", stored, config={"quantization": said}, parts=2)
+    same = open_model(tiny_folder.write(tmp_path / "n", plain))
+    file = open_model(folder)
+    assert file.tensors.keys() == same.tensors.keys()
+    for name in same.tensors:
+        assert file.tensors[name].shape == same.tensors[name].shape
+        np.testing.assert_array_equal(file.numbers(name), same.numbers(name))
+    model = LanguageModel(folder, inputs="exact")
+    assert model.packed_bytes == sum(tensor.nbytes for tensor in stored.values())
+    assert str(scheme) in str(model.report())
+
+
+def test_an_mlx_model_answers_as_its_numbers_do(tmp_path: Path, rng: np.random.Generator) -> None:
+    scheme = QuantScheme.mlx_affine(4, 32)
+    stored, plain = quantised(tiny_folder.weights(rng), scheme, np.float16)
+    name = "model.layers.0.mlp.gate_proj"
+    eight = QuantScheme.mlx_affine(8, 32)
+    own = quantised({f"{name}.weight": plain[f"{name}.weight"]}, eight, np.float16)
+    stored |= own[0]
+    plain |= own[1]
+    said = {"group_size": 32, "bits": 4, name: {"group_size": 32, "bits": 8}}
+    folder = tiny_folder.write(tmp_path / "m", stored, config={"quantization": said})
+    model = LanguageModel(folder, inputs="exact")
+    (found,) = model.generate("the a the", max_tokens=6)
+    same = LanguageModel(tiny_folder.write(tmp_path / "n", plain), inputs="exact")
+    (wanted,) = same.generate("the a the", max_tokens=6)
+    assert found.tokens == wanted.tokens
+    np.testing.assert_allclose(found.logprobs, wanted.logprobs, atol=1e-4)
+    kernels = [k for program in model.report().programs for k in program.kernels]
+    assert sum(k.calls for k in kernels if k.kernel == "dequant_matmul.cpu.ffi") == 13
+
+
+GATE = "model.layers.0.mlp.gate_proj"
+
+
+@pytest.mark.parametrize(
+    ("said", "tensors", "message"),
+    [
+        (3, {}, "config.json: quantization is required to be an object; got 3."),
+        ({"quant_method": "gptq", "bits": 4}, {}, "config.json: quantization is required to be "
+         "MLX's, with group_size and bits; got 'gptq'."),
+        ({"group_size": 32, "bits": 7}, {}, "bits of lm_head.weight are required to be "
+         "of (2, 3, 4, 5, 6, 8); got 7."),
+        ({"group_size": 2**70, "bits": 4}, {}, "group_size of lm_head.weight is "
+         f"required to be of (32, 64, 128); got {2**70}."),
+        ({"group_size": 32, "bits": 4, "mode": "nvfp4"}, {}, "mode of lm_head.weight is "
+         "required to be of ('affine', 'mxfp4', 'mxfp8'); got 'nvfp4'."),
+        ({"group_size": 64, "bits": 4, "mode": "mxfp4"}, {}, "mxfp4 of lm_head.weight "
+         "is required to have groups of 32 and 4 bits; got (64, 4)."),
+        ({"group_size": 32, "bits": 4}, {f"{GATE}.biases": None},
+         f"{GATE}.weight (mlx_affine/4/32) is required to have scales and biases [N, K / 32] of "
+         "f32, f16, bf16; got 'u32[48, 4], f16[48, 1]'."),
+        ({"group_size": 32, "bits": 4}, {f"{GATE}.scales": np.ones((48, 2), np.float16)},
+         f"{GATE}.weight (mlx_affine/4/32) is required to have scales and biases [N, K / 32] of "
+         "f32, f16, bf16; got 'u32[48, 4], f16[48, 2], f16[48, 1]'."),
+        ({"group_size": 32, "bits": 4}, {f"{GATE}.weight": np.ones((48, 32), np.float16)},
+         f"{GATE}.weight (mlx_affine/4/32) is required to be u32[N, K · 4 / 32]; got 'f16[48, 32], "
+         "f16[48, 1], f16[48, 1]'."),
+        ({"group_size": 32, "bits": 3}, {f"{GATE}.weight": np.ones((48, 4), np.uint32)},
+         "lm_head.weight (mlx_affine/3/32) is required to be u32[N, K · 3 / 32]; got "),
+    ],
+)  # fmt: skip
+def test_mlx_folders_that_do_not_fit(
+    said: Any,
+    tensors: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    rng: np.random.Generator,
+) -> None:
+    stored, _ = quantised(tiny_folder.weights(rng), QuantScheme.mlx_affine(4, 32), np.float16)
+    given = {name: array for name, array in (stored | tensors).items() if array is not None}
+    folder = tiny_folder.write(tmp_path / "m", given, config={"quantization": said})
+    with pytest.raises(FormatError, match=re.escape(message)):
+        open_model(folder)

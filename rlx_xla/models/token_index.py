@@ -1,0 +1,47 @@
+"""Numbers of tokens by their texts, in a sixth of the memory that a dict of strings takes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import final
+
+import numpy as np
+
+from rlx.quant.texts import TextTable
+
+
+@final
+class TokenIndex:
+    """Finds tokens by Python's hashes of their bytes, which are sorted.
+
+    The hashes are keyed anew in each process, so that no file can make many of them equal.
+    """
+
+    def __init__(self, texts: TextTable) -> None:
+        """Take the texts of all tokens, by number; of equal ones the last is found."""
+        hashes = np.fromiter(map(hash, texts.raws()), np.int64, len(texts))
+        order = np.argsort(hashes, kind="stable").astype(np.int32)
+        self._texts = texts
+        self._hashes = hashes[order].data
+        self._order = order.data
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables, those of the texts left out."""
+        return self._hashes.nbytes + self._order.nbytes
+
+    def get(self, text: str) -> int | None:
+        """Return the number of a token, or None.
+
+        Args:
+            text: as `TextTable` gives texts.
+        """
+        raw = text.encode("utf-8", "surrogateescape")
+        wanted = hash(raw)
+        at = bisect_right(self._hashes, wanted) - 1
+        while at >= 0 and self._hashes[at] == wanted:
+            number = self._order[at]
+            if self._texts.raw(number) == raw:
+                return number
+            at -= 1
+        return None
