@@ -1,4 +1,10 @@
-"""Computes before a loop what is the same in every turn."""
+"""Computes before a loop what is the same in every turn.
+
+Up to four rows of bf16 times a small matrix that a loop only reads are multiplied in f32 on the
+CPU, where no kernel takes them: the matrix is widened once, before the loop, and XLA's product of
+f32 takes 0.85 to 0.95 of the time of the one of bf16 (more rows or larger matrices lose). Products
+of bf16 are exact in f32, so that the meaning stays.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ from rlx.dtypes import DType
 from rlx.ir.graph import Graph, Node, Value, make_node
 from rlx.ir.rewrite import Rule, substitute, sweep
 from rlx.ops.control_flow import Scan, While
+from rlx.ops.dot import DotGeneral
 from rlx.ops.io import Constant, Input
 from rlx.ops.shape import (
     BroadcastInDim,
@@ -29,6 +36,14 @@ _CHEAP = (BroadcastInDim, Expand, Iota, Narrow, Reshape, Slice, Transpose, Const
 _MAX_GROWTH = 4
 _SMALL_BYTES = 1024
 
+_RESULTS = (DType.BF16, DType.F32)
+
+WIDENED_ROWS = (2, 4)
+"""Fewest and most rows of a product in a loop that gains from a matrix in f32."""
+
+WIDENED_ELEMENTS = 2**16
+"""Most elements of such a matrix."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +51,7 @@ class HoistInvariants(AbstractPass):
     """Moves what depends on a loop's constants alone out of scan and while.
 
     Only what has no effect, is not drawn and is not large beside what it comes from: a value that
-    is hoisted is read from memory in every turn.
+    is hoisted is read from memory in every turn. Small matrices of bf16 are widened before a scan.
     """
 
     name: ClassVar[str] = "hoist-invariants"
@@ -52,6 +67,11 @@ class HoistInvariants(AbstractPass):
             op = node.op
             if isinstance(op, Scan):
                 made = _from_scan(op, node, purity)
+                wide = _with_wide_products(node if made is None else made[0], ctx)
+                if wide is not None and isinstance(wide.op, Scan):
+                    more = _from_scan(wide.op, wide, purity)
+                    counts = [part[1] for part in (made, more) if part is not None]
+                    made = (more[0] if more is not None else wide, sum(counts))
             elif isinstance(op, While):
                 made = _from_while(op, node, purity)
             else:
@@ -79,6 +99,43 @@ def _from_scan(op: Scan, node: Node, purity: Purity) -> tuple[Node, int] | None:
     made = op.replace(body=body, num_consts=consts + len(values))
     inputs = (*node.inputs[:consts], *values, *node.inputs[consts:])
     return Node(made, inputs, node.types, node.location), len(values)
+
+
+def _with_wide_products(node: Node, ctx: PassContext) -> Node | None:
+    """The scan with products of f32 for few rows of bf16; None where there are none."""
+    op = node.op
+    if ctx.platform != "cpu" or not isinstance(op, Scan):
+        return None
+    fixed = set(op.body.inputs[: op.num_consts])
+
+    def visit(node: Node) -> Value | None:
+        op = node.op
+        if not isinstance(op, DotGeneral) or node.inputs[1] not in fixed:
+            return None
+        if not _gains_from_f32(op, node) or (ctx.has_kernel is not None and ctx.has_kernel(node)):
+            return None
+        wide = [v.convert(DType.F32) for v in node.inputs]
+        plain = op.replace(preferred_element_type=None)
+        return make_node(plain, wide, node.location).results[0].convert(node.types[0].dtype)
+
+    body = sweep(op.body, lambda: visit, nested=False)
+    if body is op.body:
+        return None
+    return Node(op.replace(body=body), node.inputs, node.types, node.location)
+
+
+def _gains_from_f32(op: DotGeneral, node: Node) -> bool:
+    """Whether a product is of few rows of bf16 with a small matrix [k, n]."""
+    x, matrix = node.inputs
+    if not x.dtype is matrix.dtype is DType.BF16 or node.types[0].dtype not in _RESULTS:
+        return False
+    if x.rank != 2 or matrix.rank != 2 or op.algorithm is not None:
+        return False
+    if op.lhs_contracting != (1,) or op.rhs_contracting != (0,):
+        return False
+    rows, elements = x.shape[0], matrix.type.nbytes // DType.BF16.itemsize
+    least, most = WIDENED_ROWS
+    return isinstance(rows, int) and least <= rows <= most and elements <= WIDENED_ELEMENTS
 
 
 def _from_while(op: While, node: Node, purity: Purity) -> tuple[Node, int] | None:

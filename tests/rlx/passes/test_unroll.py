@@ -14,6 +14,7 @@ from rlx.ir.interpret import interpret
 from rlx.ir.verify import verify
 from rlx.ops.control_flow import Scan, While
 from rlx.ops.convert import OptimizationBarrier
+from rlx.ops.dot import DotGeneral
 from rlx.ops.io import Input
 from rlx.ops.shape import BroadcastInDim
 from rlx.passes import HoistInvariants, PassContext, UnrollScans
@@ -192,3 +193,32 @@ def test_a_pipeline_keeps_loops_right(rng: np.random.Generator) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-6)
     notes = [n for r in compiled.report().passes if r.name == "hoist-invariants" for n in r.notes]
     assert notes == ["1 values are computed once instead of in every turn of a loop"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "platform", "widened"),
+    [
+        (4, DType.BF16, "cpu", True),
+        (1, DType.BF16, "cpu", False),
+        (5, DType.BF16, "cpu", False),
+        (4, DType.F16, "cpu", False),
+        (4, DType.BF16, "cuda", False),
+    ],
+)
+def test_few_rows_of_bf16_are_multiplied_in_f32_by_a_loop(
+    rows: int, dtype: DType, platform: str, widened: bool, rng: np.random.Generator
+) -> None:
+    w, h = leaf("w", 8, 8, dtype=dtype), leaf("h", rows, 8, dtype=dtype)
+    product = DotGeneral(lhs_contracting=(1,), rhs_contracting=(0,))(h, w)
+    body = Graph([w, h], (), [product.tanh()])
+    b = rlx.GraphBuilder("scan")
+    given = [b.input("w", f"{dtype}[8, 8]"), b.input("h", f"{dtype}[{rows}, 8]")]
+    scan = Scan(body=body, length=3, num_consts=1, num_carry=1)
+    graph = b.build(*make_node(scan, given).results)
+    made = HoistInvariants().run(graph, PassContext(platform=platform))
+    verify(made)
+    assert (made is not graph) == widened
+    assert ("convert" in {n.op.op_name for n in made.nodes()}) == widened
+    same_results(made, graph, rng)
+    by_kernel = PassContext(platform=platform, has_kernel=lambda node: True)
+    assert HoistInvariants().run(graph, by_kernel) is graph
