@@ -52,6 +52,7 @@ class ModuleLowering:
         *,
         portable: bool = False,
         emitters: Mapping[Node, Emit] | None = None,
+        context: ir.Context | None = None,
     ) -> None:
         """Start a module.
 
@@ -59,6 +60,7 @@ class ModuleLowering:
             platform: what is lowered for.
             portable: forbid CHLO and custom calls in the result.
             emitters: nodes whose chosen implementation is a kernel → its ``lower`` function.
+            context: where the module lives; a fresh one if None.
         """
         self.platform = platform
         self.portable = portable
@@ -67,7 +69,7 @@ class ModuleLowering:
         self.callback_base = 0
         self.keepalive: list[Any] = []
         self.channels = 0
-        self.context = mlir.new_context()
+        self.context = mlir.new_context() if context is None else context
         self._types: dict[TensorType, ir.Type] = {}
         self._locations: dict[Location, ir.Location] = {}
         self._functions: dict[int, tuple[Graph, func.FuncOp]] = {}
@@ -200,15 +202,16 @@ def lower_to_module(
     *,
     portable: bool = False,
     emitters: Mapping[Node, Emit] | None = None,
+    context: ir.Context | None = None,
 ) -> LoweredModule:
-    """Return the StableHLO module of a static graph, verified.
+    """Return the StableHLO module of a static graph, verified; in a context of its own if None.
 
     Raises:
         LoweringError: an op has no rule, or MLIR finds the module malformed.
     """
     if not is_platform(platform):
         raise LoweringError(f"lowering: platform is one of {PLATFORMS}; got {platform!r}.")
-    lowering = ModuleLowering(platform, portable=portable, emitters=emitters)
+    lowering = ModuleLowering(platform, portable=portable, emitters=emitters, context=context)
     with lowering.context, ir.Location.unknown():
         main = lowering.function(graph, "main", public=True)
         lowering.symbols.insert(main.operation)

@@ -115,6 +115,7 @@ class LoadedExecutable:
         serialized: bytes | None = None,
         path: str = "auto",
         spread: Spread | None = None,
+        owned: bool = False,
     ) -> None:
         """Compile a module and prepare its call.
 
@@ -143,6 +144,7 @@ class LoadedExecutable:
             path: ``auto``, ``hot`` or ``composable``.
             spread: where arguments and results lie, for a program over several devices; it takes
                 the composable path.
+            owned: the module is verified and may be changed: it is compiled without a copy.
 
         Raises:
             CompileError: XLA refuses the module, or its types are not those given.
@@ -153,7 +155,7 @@ class LoadedExecutable:
                 f"compile {name}: path must be one of {', '.join(_PATHS)}; got {path!r}. Use auto."
             )
         if not isinstance(module, mlir.ir.Module):
-            module = mlir.parse_module(module)
+            module, owned = mlir.parse_module(module), True
         self.name = re.sub(r"\W", "_", name) or "rlx"
         self.device = find_device(device)
         self._bytecode = mlir.module_bytecode(module)
@@ -200,7 +202,7 @@ class LoadedExecutable:
         if serialized is not None:
             self._loaded = jax_client.deserialize_executable(serialized, self.device)
         elif not composable:
-            self._loaded = self._compile()
+            self._loaded = self._compile(self._marked(module) if owned else None)
         self._program = self._splice_program(host_callbacks)
         if spread is not None:
             self._loaded = self._compile_spread()
@@ -291,19 +293,26 @@ class LoadedExecutable:
         return jax_client.serialize_executable(self._executable(), self.device)
 
     @property
+    def module_bytes(self) -> int:
+        """The size of the module as bytecode, in bytes."""
+        return len(self._bytecode)
+
+    @property
     def raw(self) -> Any:
         """The executable of XLA's client, compiled if this one takes the composable path."""
         return self._executable()
 
     def _module(self) -> mlir.ir.Module:
-        module = mlir.parse_module(self._bytecode)
+        return self._marked(mlir.parse_module(self._bytecode))
+
+    def _marked(self, module: mlir.ir.Module) -> mlir.ir.Module:
         mlir.mark_donated(module, [*self._donated, *self.resident])
         return module
 
-    def _compile(self) -> Any:
+    def _compile(self, module: mlir.ir.Module | None = None) -> Any:
         start, hits = time.perf_counter(), jax_client.cache_hits()
         loaded = jax_client.compile_module(
-            self._module(),
+            self._module() if module is None else module,
             self.device,
             name=self.name,
             compiler_options=self._options,

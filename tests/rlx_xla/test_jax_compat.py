@@ -42,6 +42,23 @@ def test_every_dtype_has_an_element_type() -> None:
         mlir.numpy_dtype(mlir.ir.Type.parse("i3", context))
 
 
+def test_a_context_is_borrowed_again_a_few_times_by_one_at_a_time() -> None:
+    first, second = mlir.borrowed_context(), mlir.borrowed_context()
+    assert first[0] is not second[0]
+    mlir.parse_module(ADD, first[0])
+    mlir.give_back(first, 100)
+    again = mlir.borrowed_context()
+    assert again == (first[0], first[1] + 1)
+    mlir.give_back(again, 1 << 20)  # of a large module: it goes
+    assert mlir.borrowed_context()[0] is not first[0]
+    uses = [second[1]]
+    while len(uses) == 1 or uses[-1]:  # until a fresh one comes
+        mlir.give_back((second[0], uses[-1]), 100)
+        second = mlir.borrowed_context()
+        uses.append(second[1])
+    assert 2 < len(uses) < 64
+
+
 def test_portable_artifacts_leave_the_module_alone() -> None:
     module = mlir.parse_module(ADD)
     before = mlir.module_text(module)

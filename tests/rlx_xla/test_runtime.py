@@ -484,6 +484,15 @@ def test_a_module_is_left_as_it_is() -> None:
     assert loaded.stablehlo() != before
 
 
+def test_an_owned_module_is_compiled_itself() -> None:
+    module = mlir.parse_module(add_module())
+    loaded = LoadedExecutable(module, donated=[0], owned=True)
+    assert "jax.buffer_donor" in mlir.module_text(module)
+    assert loaded.stablehlo() == LoadedExecutable(add_module(), donated=[0]).stablehlo()
+    (out,) = loaded.call(vector(), vector())
+    np.testing.assert_array_equal(np.asarray(out), 2.0)
+
+
 BAD_PROGRAMS = {
     "text": ({"module": "module {"}, "must be a valid module"),
     "no main": ({"module": "module {}"}, "must have a function @main"),
