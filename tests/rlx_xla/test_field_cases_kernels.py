@@ -95,6 +95,31 @@ def test_e2_grouped_convolutions(
         assert "stablehlo.convolution" not in rlx.Session("cpu").compile(traced).stablehlo()
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16])
+def test_e2_depthwise_layers_need_no_loops_of_their_own(
+    dtype: DType, rng: np.random.Generator
+) -> None:
+    x = rng.normal(size=(1, 10, 10, 32)).astype(dtype.numpy)
+    w = rng.normal(size=(3, 3, 1, 32)).astype(dtype.numpy)
+
+    def convolve(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x,
+            w,
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=32,
+        )
+
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(convolve, x, w))
+    names = [c.implementation for c in compiled.report().kernels]
+    assert names == ["conv_general_dilated.cpu.ffi"]
+    wanted = np.asarray(convolve(x.astype(np.float32), w.astype(np.float32)))
+    found = np.asarray(compiled(x, w), np.float32)
+    np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-1)
+
+
 def test_e3_a_transposed_matrix_is_not_copied(rng: np.random.Generator) -> None:
     x, w = (rng.normal(size=s).astype(np.float32) for s in ((1, 1024), (1024, 1024)))
     traced = rlx_xla.trace(lambda x, w: x @ w.T, x, w)

@@ -250,8 +250,8 @@ class BatchNormInference(Op):
         )
 
     def decompose(self, x: Value, gamma: Value, beta: Value, mean: Value, variance: Value) -> Value:
-        # The per-feature factors are computed before the broadcast, once.
-        scale = moments.rsqrt(moments.wide(variance) + self.eps)
+        # One factor for each feature, computed before the broadcast, as Flax does it.
+        scale = moments.rsqrt(moments.wide(variance) + self.eps) * moments.wide(gamma)
         centred = moments.wide(x) - moments.along(moments.wide(mean), self.axis, x.shape)
         normal = centred * moments.along(scale, self.axis, x.shape)
-        return moments.affine(normal, self.axis, gamma, beta).convert(x.dtype)
+        return (normal + moments.along(moments.wide(beta), self.axis, x.shape)).convert(x.dtype)
