@@ -28,8 +28,9 @@ class Signature:
         single: whether the caller's structure is one array.
         weak_types: inputs that came from Python scalars (JAX's weak types).
         weak_outputs: outputs, by index, whose type is weak in JAX's sense.
-        key_inputs: PRNG implementation by name of each input that is a key array.
-        key_outputs: PRNG implementation by index of each output that is a key array.
+        key_inputs: PRNG implementation by name of each input that is a key array; ``float0`` for
+            a tangent of integers, which the graph has as booleans.
+        key_outputs: the same by index of each such output.
         donated: names of inputs whose buffers a call consumes.
         x64: whether 64-bit types were enabled where the function was traced.
         in_tree: the tracer's own form of the structure of ``(args, kwargs)``, for its backend.

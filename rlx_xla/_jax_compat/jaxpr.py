@@ -92,6 +92,12 @@ def trace_function(
     return TracedFunction(traced.jaxpr, traced.out_info)
 
 
+def forget_traces(fn: Callable[..., Any]) -> None:
+    """Let ``trace_function`` run a function again rather than give what it gave before."""
+    jitted: Any = jax.jit(fn, keep_unused=True)
+    jitted.clear_cache()
+
+
 def open_jaxpr(jaxpr: Any) -> Any:
     """Return the jaxpr inside a closed one; 0.12 has one class for both."""
     return getattr(jaxpr, "jaxpr", jaxpr)

@@ -11,6 +11,9 @@ from rlx.dtypes import DType
 from rlx.errors import DTypeError
 from rlx_xla._jax_compat.jaxpr import is_key_dtype
 
+FLOAT0 = "float0"
+"""What stands for an implementation where an array is float0, the type of tangents of integers."""
+
 
 def key_shape(dtype: Any) -> tuple[int, ...]:
     """Trailing shape of a key's raw data: ``(2,)`` for threefry, ``(4,)`` for rbg."""
@@ -19,17 +22,28 @@ def key_shape(dtype: Any) -> tuple[int, ...]:
 
 def key_impl(dtype: Any) -> str:
     """Name of a key dtype's implementation: ``threefry2x32``, ``rbg``, ``unsafe_rbg``."""
+    if is_float0(dtype):
+        return FLOAT0
     return str(dtype._impl.name)
 
 
 def key_data(keys: Any) -> Any:
-    """Raw ``u32[..., n]`` data of new-style keys."""
+    """Raw ``u32[..., n]`` data of new-style keys; booleans of float0."""
+    if is_float0(getattr(keys, "dtype", None)):
+        return np.zeros(np.shape(keys), np.bool_)
     return jax.random.key_data(keys)
 
 
 def wrap_key(data: Any, impl: str) -> Any:
-    """New-style keys from raw data."""
+    """New-style keys from raw data; for ``"float0"`` tangents of integers from their booleans."""
+    if impl == FLOAT0:
+        return np.zeros(np.shape(data), jax.dtypes.float0)
     return jax.random.wrap_key_data(data, impl=impl)
+
+
+def is_wrapped(aval: Any) -> bool:
+    """Tell whether JAX's arrays of a type are others than RLX's: keys, and float0."""
+    return is_key(aval) or is_float0(getattr(aval, "dtype", None))
 
 
 def is_key(aval: Any) -> bool:

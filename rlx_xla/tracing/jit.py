@@ -263,12 +263,13 @@ class JitFunction:
         return self._jax.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """Forget every compiled program."""
+        """Forget every compiled program, and what the function was traced to."""
         with self._lock:
             self._programs.clear()
             self._ledger.clear()
             self._quick = _NOTHING
         self._jax.clear_cache()
+        jx.forget_traces(self._fn)
 
     def report(self) -> CompileReport:
         """What the last compile decided and cost.

@@ -134,7 +134,7 @@ def _of_traced(
             kept = [x for x, keep in zip(leaves, fed, strict=True) if keep]
             given = dict(zip(signature.inputs, kept, strict=True))
         values = {**known, **given}
-        raw = {n: keys.key_data(x) if keys.is_key(x) else x for n, x in values.items()}
+        raw = {n: keys.key_data(x) if keys.is_wrapped(x) else x for n, x in values.items()}
         inputs = [raw[v.name] for v in graph.inputs]
         results = flat([*inputs, *_ordered(graph.params, raw, extra=True)])
         for index, impl in signature.key_outputs.items():

@@ -201,7 +201,7 @@ def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) ->
     )
     donated_set = frozenset(donated) if not isinstance(donated, int) else frozenset({donated})
     out_keys = {
-        i: keys.key_impl(leaf.dtype) for i, leaf in enumerate(out_leaves) if keys.is_key(leaf)
+        i: keys.key_impl(leaf.dtype) for i, leaf in enumerate(out_leaves) if keys.is_wrapped(leaf)
     }
     in_tree, in_fed = _call_structure(arguments)
     signature = Signature(
@@ -222,7 +222,7 @@ def _signature(arguments: Arguments, traced: jx.TracedFunction, donated: Any) ->
         key_inputs={
             leaf.name: keys.key_impl(avals[leaf.name].dtype)
             for leaf in fed
-            if keys.is_key(avals[leaf.name])
+            if keys.is_wrapped(avals[leaf.name])
         },
         key_outputs=out_keys,
         donated=frozenset(leaf.name for leaf in fed if leaf.argument in donated_set),

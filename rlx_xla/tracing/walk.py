@@ -149,7 +149,7 @@ class JaxprWalker:
 
     def literal(self, array: Any) -> Value:
         """A captured array: a constant when small, a lifted leaf otherwise."""
-        if keys.is_key(array):
+        if keys.is_wrapped(array):
             array = keys.key_data(array)
         size = array.nbytes if hasattr(array, "nbytes") else np.asarray(array).nbytes
         if size > LITERAL_LIMIT:

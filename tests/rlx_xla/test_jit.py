@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rlx
 import rlx_xla
 from rlx.errors import RunError
 from rlx_xla._jax_compat.jaxpr import enable_x64
@@ -218,3 +219,62 @@ def test_stages() -> None:
     assert [v.aval.shape for v in fn.trace(x, y).jaxpr.jaxpr.invars] == [(3,), (3,)]
     graph = rlx_xla.trace(lambda a: fn(a, a), x).graph
     assert [n.op.attributes()["name"] for n in graph.nodes() if n.op.op_name == "call"] == ["mixed"]
+
+
+def test_a_cleared_cache_traces_again() -> None:
+    factor = [2.0]
+
+    def scaled(x: Any) -> Any:
+        return x * factor[0]
+
+    fn = rlx_xla.jit(scaled)
+    x = jnp.asarray(draw(3))
+    before = fn(x)
+    factor[0] = 3.0
+    fn.clear_cache()
+    np.testing.assert_allclose(fn(x), before * 1.5, rtol=1e-6)
+
+
+FLOAT0 = np.zeros(3, jax.dtypes.float0)
+
+
+@jax.custom_vjp
+def picked(x: Any, index: Any) -> Any:
+    return x[index]
+
+
+picked.defvjp(
+    lambda x, index: (x[index], (x, index)),
+    lambda kept, ct: (jnp.zeros_like(kept[0]).at[kept[1]].add(ct), FLOAT0),
+)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda t: t, (FLOAT0,)),
+        (lambda t, x: x if t.dtype == jax.dtypes.float0 else x - t, (FLOAT0, draw(3))),
+        (jax.grad(lambda n: (n * 2.0).sum(), allow_int=True), (np.arange(3, dtype=np.int32),)),
+        (jax.grad(lambda n: (n * 2.0).sum(), allow_int=True), (np.arange(5000, dtype=np.int32),)),
+        (jax.grad(lambda n: (n * 2.0).sum(), allow_int=True), (np.zeros((0, 2), np.int32),)),
+        (
+            lambda x, n: jax.vjp(picked, x, n)[1](jnp.ones(3)),
+            (draw(4), np.arange(3, dtype=np.int32)),
+        ),
+        (
+            lambda x, n: jax.jvp(lambda x, n: (x[n], n), (x, n), (x, FLOAT0)),
+            (draw(4), np.arange(3, dtype=np.int32)),
+        ),
+    ],
+    ids=["returned", "asked for", "grad", "large", "empty", "vjp", "jvp"],
+)
+def test_tangents_of_integers(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    wanted = jax.jit(fn)(*args)
+    traced = rlx_xla.trace(fn, *args)
+    for run in (rlx_xla.jit(fn), rlx.Session("cpu").compile(traced), rlx_xla.to_jax(traced)):
+        found = run(*args)
+        assert jax.tree.structure(found) == jax.tree.structure(wanted)
+        for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            if theirs.dtype != jax.dtypes.float0:
+                np.testing.assert_allclose(ours, theirs, rtol=1e-6)
