@@ -65,7 +65,8 @@ class PtxKernel(AbstractKernel):
         source: name of its file.
         check: whether op and types fit.
         configure: op, input types and output types to the launch.
-        prepare: emits what the kernel reads from the op's operands, where they differ.
+        prepare: emits what the kernel reads, given the context, op and operands, where it is not
+            the operands.
     """
 
     source: str
@@ -82,7 +83,7 @@ class PtxKernel(AbstractKernel):
     def lower(self, ctx: LoweringContext, op: Any, *operands: ir.Value) -> Any:
         launch = self.configure(op, ctx.input_types, ctx.output_types)
         if self.prepare is not None:
-            operands = tuple(self.prepare(ctx, *operands))
+            operands = tuple(self.prepare(ctx, op, *operands))
         return call(ctx, self.name, self.source, launch, operands, ctx.output_types)
 
 

@@ -108,13 +108,16 @@ static void launch(const std::vector<Place>& places, int threads, int dynamic, i
 #define __device__
 #define __forceinline__ inline
 #define __restrict__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 struct float4 {
   float x, y, z, w;
 };
 struct uint2 {
   uint32_t x, y;
+};
+struct uint4 {
+  uint32_t x, y, z, w;
 };
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
@@ -139,6 +142,11 @@ static T __shfl_sync(unsigned, T x, int from) {
 template <class T>
 static T __shfl_xor_sync(unsigned all, T x, int bits) {
   return __shfl_sync(all, x, current->lane ^ bits);
+}
+
+static bool __any_sync(unsigned all, unsigned x) {
+  for (int bits = 1; bits < 32; bits *= 2) x |= __shfl_xor_sync(all, x, bits);
+  return x != 0;
 }
 
 static uint16_t to_bf16(float x) {
@@ -169,6 +177,10 @@ static uint32_t permuted(uint32_t a, uint32_t b, uint32_t selector) {
 static uint32_t difference(uint32_t a, uint32_t b) {
   const uint32_t low = to_bf16(of_bf16(a, false) - of_bf16(b, false));
   return low | (uint32_t)to_bf16(of_bf16(a, true) - of_bf16(b, true)) << 16;
+}
+static uint32_t product(uint32_t a, uint32_t b) {
+  const uint32_t low = to_bf16(of_bf16(a, false) * of_bf16(b, false));
+  return low | (uint32_t)to_bf16(of_bf16(a, true) * of_bf16(b, true)) << 16;
 }
 static void matrix_product(float (&d)[4], const uint32_t (&mine)[6]) {
   Warp& warp = *current->warp;

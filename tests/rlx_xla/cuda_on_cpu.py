@@ -36,6 +36,10 @@ _BODIES: Mapping[str, str] = {
         "const u32 r = (u32)to_bf16(high) << 16 | to_bf16(low); "
         "low -= of_bf16(r, false); high -= of_bf16(r, true); return r;"
     ),
+    "u32 times(u32 a, u32 b)": "return product(a, b);",
+    "uint2 read8(const u16* from)": "return *(const uint2*)from;",
+    "uint2 read8(const void* from)": "return *(const uint2*)from;",
+    "uint4 read16(const void* from)": "return *(const uint4*)from;",
     "void meet()": "wait(everyone);",
     "void send(float* to, u32 block, float x)": "*beside(to, block) = x;",
 }
@@ -49,6 +53,10 @@ _SHARED = (
     (
         r"__shared__ __align__\(16\) float hidden\[2\]\[ROWS\]\[WIDTH\];",
         "float (*hidden)[ROWS][WIDTH] = (float (*)[ROWS][WIDTH])aligned(fixed);",
+    ),
+    (
+        r"__shared__ __align__\(16\) float inbox\[128 \* COLUMNS\];",
+        "float* inbox = (float*)aligned(fixed);",
     ),
 )
 

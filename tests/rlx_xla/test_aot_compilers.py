@@ -14,6 +14,7 @@ import pytest
 
 import rlx
 import rlx_xla
+from rlx.ops.quantized import ScaledMatmul
 from rlx_xla.aot import Bound, FailureKind, parse_target
 from rlx_xla.aot.compiling import compile_each, missing
 
@@ -126,3 +127,16 @@ def test_k3_a_process_without_tpu_settings_does_not_wait() -> None:
         env=environment,
     )
     assert done.stdout.strip() == "ok", done.stderr[-2000:]
+
+
+@pytest.mark.skipif(
+    missing(parse_target("cuda:h200")) is not None, reason="the CUDA plugin is not installed"
+)
+@pytest.mark.parametrize(("layout", "scale"), [("per_tensor", "f32[1]"), ("per_row", "f32[64, 1]")])
+def test_scaled_products_of_8_bit_floats_take_their_units(layout: str, scale: str) -> None:
+    b = rlx.GraphBuilder()
+    leaves = [b.input(n, "u8[64, 128]") for n in "xw"] + [b.input(n, scale) for n in "st"]
+    program = rlx_xla.aot(b.build(ScaledMatmul(layout=layout)(*leaves)), target="cuda:h200").hlo
+    assert program.count("__cublas$lt$matmul$f8") == 1
+    # One scale for each operand is the library call's; those of rows are multiplied afterwards.
+    assert ("multiply(" in program) == (layout == "per_row")

@@ -20,6 +20,7 @@ from rlx_xla.kernels import nvrtc, ptx
 from rlx_xla.kernels.base import Refused
 from rlx_xla.kernels.library.cuda import (
     cumsum,
+    dequant_columns,
     dequant_matmul,
     gated_delta_net,
     recurrent,
@@ -51,20 +52,41 @@ def _type(text: str) -> TensorType:
     return rlx.GraphBuilder().input("x", text).type
 
 
-def _dequant(scheme: str, x: str, split: bool) -> Launch:
+def _dequant(scheme: str, x: str) -> Launch:
     types = [_type(x), TensorType(DType.U8, (1,))]
     results = [types[0].with_shape((types[0].shape[0], 4096))]
-    return dequant_matmul.launch(DequantMatmul(scheme=scheme), types, results, split=split)
+    return dequant_matmul.launch(DequantMatmul(scheme=scheme), types, results)
+
+
+def _columns(scheme: str, x: str, *others: str) -> Launch:
+    types = [_type(text) for text in (x, *others)]
+    op = DequantMatmul(scheme=scheme)
+    return dequant_columns.launch(op, types, [op.infer(*types)], clusters=False)
 
 
 LAUNCHES: dict[str, tuple[str, Callable[[], Launch]]] = {
     **{
-        f"dequant_matmul {scheme} {x} {split}": (
+        f"dequant_matmul {scheme} {x}": (
             "dequant_matmul.cu",
-            lambda scheme=scheme, x=x, split=split: _dequant(scheme, x, split),
+            lambda scheme=scheme, x=x: _dequant(scheme, x),
         )
-        for scheme, x in (("gguf_q4_0", "f32[5, 2048]"), ("gguf_q6k", "f16[8, 2048]"))
-        for split in (False, True)
+        for scheme, x in (
+            ("gguf_q4_0", "f32[5, 2048]"),
+            ("gguf_q4k", "bf16[8, 2048]"),
+            ("gguf_q6k", "f16[8, 2048]"),
+        )
+    },
+    **{
+        f"dequant_matmul {scheme}": (
+            "dequant_columns.cu",
+            lambda scheme=scheme, types=types: _columns(scheme, *types),
+        )
+        for scheme, types in {
+            "int8a/64": ("f32[5, 64]", "i8[64, 48]", "f32[1, 48]", "f32[1, 48]"),
+            "int4/32": ("bf16[16, 96]", "u8[2304]", "f32[3, 48]", "f32[3, 48]"),
+            "fp8e5m2": ("f16[1, 64]", "u8[64, 48]", "f32[48]"),
+            "nvfp4/16": ("bf16[1, 64]", "u8[1536]", "u8[4, 48]", "f32[1]"),
+        }.items()
     },
     "cumsum": (
         "cumsum.cu",
@@ -170,12 +192,10 @@ def test_weights_of_wide_networks_fit(kind: Any, gates: int, widest: int) -> Non
             assert gates * kept + 40 <= 16_384 // (32 * -(-threads // 128))
 
 
-def test_weights_in_shared_memory_are_taken_only_when_forced() -> None:
-    for op, widest in ((Lstm, 384), (Gru, 448), (Rnn, 512)):
+def test_what_wide_networks_are_refused() -> None:
+    for op, widest, batch in ((Lstm, 384, 48), (Gru, 448, 48), (Rnn, 512, 24)):
         (wide,) = [k for k in kernels_for(op, "cuda") if k.name.endswith(".wide")]
         (plain,) = [k for k in kernels_for(op, "cuda") if k.name.endswith(".ptx")]
-        assert wide.unproven == "weights in shared memory have not been measured on a GPU"
-        assert plain.unproven is None
         for kernel, most, where in (
             (wide, widest, "registers and shared memory"),
             (plain, 256, "registers"),
@@ -185,8 +205,56 @@ def test_weights_in_shared_memory_are_taken_only_when_forced() -> None:
             assert verdict.reason == (
                 f"hidden_size {most + 1} is above {most}: its weights do not fit into {where}"
             )
+        for both, count in ((False, batch + 1), (True, batch // 2 + 1)):
+            made = op(hidden_size=300, bidirectional=both)
+            verdict = wide.supports(made, [_type(f"f32[{count}, 5, 8]")], "cuda")
+            assert isinstance(verdict, Refused)
+            assert verdict.reason == (
+                f"f32[{count}, 5, 8] has more than {batch} sequences of a direction"
+            )
 
 
-def test_splitting_inside_is_taken_only_when_forced() -> None:
-    (kernel,) = [k for k in kernels_for(DequantMatmul, "cuda") if k.name.endswith(".split")]
-    assert kernel.unproven == "splitting x inside the launch has not been measured on a GPU"
+@pytest.mark.parametrize(
+    ("scheme", "types", "reason"),
+    [
+        ("gguf_q8_0", ["f32[1, 64]", "u8[32, 68]"], "scheme gguf_q8_0 is of none of int8, int8a"),
+        ("int8/32", ["f64[1, 64]", "i8[64, 32]", "f32[2, 32]"], "x is f64 and none of f32, bf16"),
+        ("int8/32", ["f32[6, 64]", "i8[64, 32]", "f32[2, 32]"], "6 rows of f32 are outside 1 to 5"),
+        ("int8/32", ["bf16[0, 64]", "i8[64, 32]", "f32[2, 32]"], "0 rows of bf16 are outside 1"),
+        ("int8/32", ["f32[1, 72]", "i8[72, 32]", "f32[3, 32]"], "K = 72 or N = 32 is no multiple"),
+        ("int8/32", ["f32[1, 64]", "i8[64, 40]", "f32[2, 40]"], "K = 64 or N = 40 is no multiple"),
+        ("int8/8", ["f32[1, 64]", "i8[64, 32]", "f32[8, 32]"], "8 rows of a scale are under 16"),
+        ("int8/48", ["f32[1, 96]", "i8[96, 32]", "f32[2, 32]"], "48 rows of a scale are neither"),
+    ],
+)
+def test_what_columns_are_refused(scheme: str, types: list[str], reason: str) -> None:
+    (kernel,) = [k for k in kernels_for(DequantMatmul, "cuda") if k.name.endswith(".columns")]
+    made = [_type(text) for text in types]
+    DequantMatmul(scheme=scheme).infer(*made)
+    verdict = kernel.supports(DequantMatmul(scheme=scheme), made, "cuda")
+    assert isinstance(verdict, Refused)
+    assert verdict.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("clusters", [False, True])
+def test_every_warp_of_a_product_with_columns_has_a_turn(clusters: bool) -> None:
+    for outer in (16, 128, 2048, 3088, 4096, 8192, 14336, 128256):
+        for inner in (16, 48, 512, 2048, 8192):
+            for rows in (1, 5, 16):
+                types = [
+                    TensorType(DType.BF16, (rows, inner)),
+                    TensorType(DType.I8, (inner, outer)),
+                    TensorType(DType.F32, (1, outer)),
+                ]
+                started = dequant_columns.launch(
+                    DequantMatmul(scheme=f"int8/{inner}"),
+                    types,
+                    [TensorType(DType.BF16, (rows, outer))],
+                    clusters=clusters,
+                )
+                found = started.defines
+                assert found["CLUSTER"] * found["WARPS"] <= -(-inner // 32)
+                assert found["CLUSTER"] == 1 or clusters
+                assert started.grid[0] * 128 >= outer * found["CLUSTER"]
+                inbox = 512 * rows
+                assert (started.shared_bytes + inbox) * found["BLOCKS"] <= 227 * 1024

@@ -10,13 +10,14 @@ import pytest
 
 import rlx
 from rlx import quant
-from rlx.dtypes import DType
+from rlx.dtypes import DType, as_dtype
 from rlx.ops.quantized import DequantMatmul
 from rlx.ops.sequence import Gru, Lstm, Rnn
 from rlx.quant.schemes import QuantScheme
 from rlx.types import TensorType
-from rlx_xla.kernels.library.cuda import dequant_matmul, recurrent
+from rlx_xla.kernels.library.cuda import dequant_columns, dequant_matmul, recurrent
 from tests.rlx_xla import cuda_on_cpu
+from tests.rlx_xla.drawn_weights import quantized
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler")
 
@@ -45,12 +46,71 @@ def test_a_product_that_splits_inside(
     y = np.zeros((rows, outer), dtype.numpy)
     op = DequantMatmul(scheme=name)
     types = [TensorType(dtype, x.shape), TensorType(DType.U8, packed.shape)]
-    launch = dequant_matmul.launch(op, types, [TensorType(dtype, y.shape)], split=True)
-    cuda_on_cpu.run("dequant_matmul.cu", launch, [x, packed, y], tmp_path)
+    launch = dequant_matmul.launch(op, types, [TensorType(dtype, y.shape)])
+    assert launch.defines["SPLIT"] == (scheme != "q6k")
+    read = parts_of(x, 2) if scheme == "q6k" else x  # the parts that XLA makes
+    cuda_on_cpu.run("dequant_matmul.cu", launch, [read, packed, y], tmp_path)
     b = rlx.GraphBuilder()
     graph = b.build(op(b.input("x", types[0]), b.input("w", types[1])))
     wanted = rlx.interpret(graph, {"x": x, "w": packed})[0].astype(np.float64)
     assert np.linalg.norm(y - wanted) <= ERRORS[dtype] * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dtype", "rows", "inner", "outer", "clusters"),
+    [
+        ("int8/32", DType.F32, 2, 352, 144, True),
+        ("int4/64", DType.BF16, 3, 1024, 160, True),
+        ("fp8e5m2", DType.F16, 1, 80, 48, False),
+        ("nvfp4/16", DType.F32, 1, 208, 128, False),
+        pytest.param("fp8e4m3", DType.BF16, 16, 272, 272, True, marks=slow),
+        pytest.param("int8/512", DType.F32, 5, 512, 32, False, marks=slow),
+        pytest.param("int8a/128", DType.F16, 8, 160, 16, True, marks=slow),
+        pytest.param("int8a/999", DType.BF16, 1, 16, 144, True, marks=slow),
+        pytest.param("int4/16", DType.F32, 1, 48, 16, True, marks=slow),
+        pytest.param("nvfp4/16", DType.F16, 6, 1040, 144, True, marks=slow),
+    ],
+)
+def test_a_product_with_columns_of_codes(
+    scheme: str,
+    dtype: DType,
+    rows: int,
+    inner: int,
+    outer: int,
+    clusters: bool,
+    tmp_path: Path,
+    rng: np.random.Generator,
+) -> None:
+    made = QuantScheme.parse(scheme)
+    tensors = dict(zip("wsz", quantized(made, (inner, outer), rng), strict=False))
+    x = rng.standard_normal((rows, inner)).astype(dtype.numpy)
+    y = np.zeros((rows, outer), dtype.numpy)
+    op = DequantMatmul(scheme=scheme)
+    arrays = {"x": x, **tensors}
+    types = [TensorType(as_dtype(a.dtype), a.shape) for a in arrays.values()]
+    launch = dequant_columns.launch(op, types, [TensorType(dtype, y.shape)], clusters=clusters)
+    found = launch.defines
+    cuda_on_cpu.run(
+        "dequant_columns.cu",
+        launch,
+        [*arrays.values(), y],
+        tmp_path,
+        cluster=found["CLUSTER"],
+        fixed=512 * found["M"] * found["PARTS"],
+    )
+    b = rlx.GraphBuilder()
+    leaves = [b.input(n, t) for n, t in zip(arrays, types, strict=True)]
+    wanted = rlx.interpret(b.build(op(*leaves)), arrays)[0].astype(np.float64)
+    assert np.linalg.norm(y - wanted) <= ERRORS[dtype] * np.linalg.norm(wanted)
+
+
+def parts_of(x: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """Each row as neighbouring rows of bf16 that add up to it."""
+    left, parts = x.astype(np.float32), []
+    for _ in range(count):
+        parts.append(left.astype(DType.BF16.numpy))
+        left = left - parts[-1].astype(np.float32)
+    return np.stack(parts, 1).reshape(-1, x.shape[-1])
 
 
 @pytest.mark.parametrize(

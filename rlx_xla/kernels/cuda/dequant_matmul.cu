@@ -16,6 +16,7 @@
 
 #define COLUMNS (M * PARTS)
 #define TILES ((COLUMNS + 7) / 8)
+#define WIDE (COLUMNS > 1 ? 2 : 1)  // columns of a lane's that are needed
 
 __device__ __forceinline__ float half_at(const u8* p) {  // p is even
   float r;
@@ -165,7 +166,9 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 typedef stored entering;
 #define PARTS_PITCH 544  // bytes of 256 parts: rows start 8 banks apart
 
-// Four neighbouring elements of x.
+struct Entering {
+  float left[M][2][4];  // four neighbouring elements of x, and of the other half
+};
 __device__ __forceinline__ void read4(const stored* from, float (&to)[4]) {
 #if KIND == 0
   const float4 four = *(const float4*)from;
@@ -186,6 +189,15 @@ __device__ __forceinline__ u32 take(float& low, float& high) {
 }
 #else
 typedef u16 entering;
+struct Entering {
+  uint2 b[8][TILES][2];
+};
+// Asked for here and nowhere later: the compiler would wait for each group's part where it is needed.
+__device__ __forceinline__ uint2 read8(const u16* from) {
+  uint2 r;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(from));
+  return r;
+}
 #endif
 
 __device__ __forceinline__ void copy(void* to, const void* from) {
@@ -215,14 +227,32 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
   float sum[TILES][4] = {};
 #if SPLIT
   u8* parts = shared + WARPS * STAGES * 16 * PITCH + warp * COLUMNS * PARTS_PITCH;
-#else
-  const u16* parts[TILES];
-#pragma unroll
-  for (int j = 0; j < TILES; j++) {
-    const int column = j * 8 + g;
-    parts[j] = column < COLUMNS ? x + (u64)column * K + 4 * t : nullptr;
-  }
 #endif
+  // A column of the product depends on one column of x alone, so that those beyond COLUMNS may hold anything: the last.
+  auto column_of = [&](int j) { return j * 8 + g < COLUMNS ? j * 8 + g : COLUMNS - 1; };
+
+  // What a turn needs of x, read a turn ahead: 256 elements, number `chunk` of K.
+  Entering ahead;
+  auto look_ahead = [&](int chunk) {
+    const int at = chunk < K / 256 ? chunk * 256 : 0;
+#if SPLIT
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+      read4(x + (u64)m * K + at + 4 * lane, ahead.left[m][0]);
+      read4(x + (u64)m * K + at + 4 * lane + 128, ahead.left[m][1]);
+    }
+#else
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+      const u16* from = x + (u64)column_of(j) * K + at + 4 * t;
+#pragma unroll
+      for (int group = 0; group < 8; group++) {
+        ahead.b[group][j][0] = read8(from + group * 32);
+        ahead.b[group][j][1] = read8(from + group * 32 + 16);
+      }
+    }
+#endif
+  };
 
   auto load = [&](int unit, int stage) {
     if (unit < UNITS) {
@@ -238,32 +268,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 
 #pragma unroll
   for (int i = 0; i < STAGES - 1; i++) load(warp + i * WARPS, i);
+  look_ahead(warp * UNIT);
   int stage = 0;
   for (int unit = warp; unit < UNITS; unit += WARPS) {
     load(unit + (STAGES - 1) * WARPS, stage == 0 ? STAGES - 1 : stage - 1);
 #pragma unroll 1
     for (int c = 0; c < UNIT; c++) {
-      // Asked for before the wait, so that both arrive together.
-#if SPLIT
-      float left[M][2][4];
-#pragma unroll
-      for (int m = 0; m < M; m++) {
-        const entering* at = x + (u64)m * K + (unit * UNIT + c) * 256 + 4 * lane;
-        read4(at, left[m][0]);
-        read4(at + 128, left[m][1]);
-      }
-#else
-      uint2 b[8][TILES][2];
-#pragma unroll
-      for (int group = 0; group < 8; group++) {
-#pragma unroll
-        for (int j = 0; j < TILES; j++) {
-          const u16* at = parts[j] + ((unit * UNIT + c) * 256 + group * 32);
-          b[group][j][0] = parts[j] ? *(const uint2*)at : make_uint2(0u, 0u);
-          b[group][j][1] = parts[j] ? *(const uint2*)(at + 16) : make_uint2(0u, 0u);
-        }
-      }
-#endif
+      Entering now = ahead;
+      look_ahead(c + 1 < UNIT ? unit * UNIT + c + 1 : (unit + WARPS) * UNIT);
       if (c == 0) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
         __syncwarp();
@@ -276,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         for (int p = 0; p < PARTS; p++) {
 #pragma unroll
           for (int half = 0; half < 2; half++) {
-            float(&four)[4] = left[m][half];
+            float(&four)[4] = now.left[m][half];
             uint2 pairs;
             pairs.x = take(four[0], four[1]);
             pairs.y = take(four[2], four[3]);
@@ -314,38 +326,33 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
 #if SPLIT
-          const u8* at = parts + (j * 8 + g) * PARTS_PITCH + group * 64 + 8 * t;
-          const bool real = j * 8 + g < COLUMNS;
-          const uint2 b0 = real ? *(const uint2*)at : make_uint2(0u, 0u);
-          const uint2 b1 = real ? *(const uint2*)(at + 32) : make_uint2(0u, 0u);
+          const u8* at = parts + column_of(j) * PARTS_PITCH + group * 64 + 8 * t;
+          const uint2 b0 = *(const uint2*)at, b1 = *(const uint2*)(at + 32);
 #else
-          const uint2 b0 = b[group][j][0], b1 = b[group][j][1];
+          const uint2 b0 = now.b[group][j][0], b1 = now.b[group][j][1];
 #endif
           float d[4] = {};
           multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b0);
           if (FORMAT == 6) {
             float e[4] = {};
             multiply(e, u.second[0], l.second[0], u.second[1], l.second[1], b1);
-            sum[j][0] += su[0] * d[0] + su[1] * e[0];
-            sum[j][1] += su[0] * d[1] + su[1] * e[1];
-            sum[j][2] += sl[0] * d[2] + sl[1] * e[2];
-            sum[j][3] += sl[0] * d[3] + sl[1] * e[3];
+#pragma unroll
+            for (int i = 0; i < WIDE; i++) {
+              sum[j][i] += su[0] * d[i] + su[1] * e[i];
+              sum[j][2 + i] += sl[0] * d[2 + i] + sl[1] * e[2 + i];
+            }
           } else {
             multiply(d, u.second[0], l.second[0], u.second[1], l.second[1], b1);
-            sum[j][0] += su[0] * d[0];
-            sum[j][1] += su[0] * d[1];
-            sum[j][2] += sl[0] * d[2];
-            sum[j][3] += sl[0] * d[3];
+#pragma unroll
+            for (int i = 0; i < WIDE; i++) sum[j][i] += su[0] * d[i], sum[j][2 + i] += sl[0] * d[2 + i];
           }
           if (MINIMUM) {
             const u32 one = 0x3F803F80u;
             float e[4] = {};
             multiply(e, one, one, one, one, b0);
             multiply(e, one, one, one, one, b1);
-            sum[j][0] += mu * e[0];
-            sum[j][1] += mu * e[1];
-            sum[j][2] += ml * e[2];
-            sum[j][3] += ml * e[3];
+#pragma unroll
+            for (int i = 0; i < WIDE; i++) sum[j][i] += mu * e[i], sum[j][2 + i] += ml * e[2 + i];
           }
         }
       }

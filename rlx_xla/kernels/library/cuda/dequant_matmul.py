@@ -2,13 +2,12 @@
 
 XLA unpacks the weight to memory and reads it again; here the packed bytes are all that is read.
 The matrix units take x as bf16, so wider x goes in as a sum of bf16 parts: 3 for f32, 2 for f16.
-XLA makes the parts before the launch; ``dequant_matmul.cuda.split`` makes them inside, which saves
-XLA's launches. Nobody has measured that one on a GPU, so it is taken only when forced.
+The launch makes the parts, but for the formats and sizes where an H200 was faster with XLA making
+them before it (`_splits`).
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -48,6 +47,7 @@ _SHARED = 224 * 1024
 """Shared memory of a multiprocessor that kernels get, in bytes (H100, H200; A100 has 160 KiB)."""
 
 _MULTIPROCESSORS = 132
+_STAGES = 2
 PARTS_PITCH = 544
 """Bytes of 256 parts in shared memory, as in the source."""
 
@@ -73,14 +73,16 @@ def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refuse
     return Supported()
 
 
-def launch(
-    op: DequantMatmul,
-    types: Sequence[TensorType],
-    results: Sequence[TensorType],
-    *,
-    split: bool = False,
-) -> Launch:
+def _splits(op: DequantMatmul, x: TensorType) -> bool:
+    """Whether the launch makes the parts of x: not for blocks of Q6_K, nor many rows of bf16."""
+    if _FORMATS[op.scheme][1] % 16:
+        return False
+    return x.dtype is not DType.BF16 or dims.evaluate(dims.product(x.shape[:-1]), {}) <= 4
+
+
+def launch(op: DequantMatmul, types: Sequence[TensorType], results: Sequence[TensorType]) -> Launch:
     """How it is started."""
+    split = _splits(op, types[0])
     *leading, inner = (dims.evaluate(size, {}) for size in types[0].shape)
     rows, outer = math.prod(leading), dims.evaluate(results[0].shape[-1], {})
     number, size = _FORMATS[op.scheme]
@@ -89,13 +91,13 @@ def launch(
     pitch = (unit * size + 31) // 32 * 32 + 16
     columns = rows * _PARTS[types[0].dtype]
     own = columns * PARTS_PITCH if split else 0
-    warps, stages = _shape(-(-outer // 16), units, 16 * pitch, own)
+    warps = _warps(-(-outer // 16), units, columns, _STAGES * 16 * pitch + own)
     sums = warps * 16 * (8 * -(-columns // 8) + 1) * 4
     return Launch(
         entry="dequant_matmul",
         grid=(-(-outer // 16),),
         block=(warps * 32,),
-        shared_bytes=max(warps * (stages * 16 * pitch + own), sums),
+        shared_bytes=max(warps * (_STAGES * 16 * pitch + own), sums),
         defines={
             "M": rows,
             "PARTS": _PARTS[types[0].dtype],
@@ -104,29 +106,32 @@ def launch(
             "FORMAT": number,
             "KIND": _KINDS[types[0].dtype],
             "WARPS": warps,
-            "STAGES": stages,
+            "STAGES": _STAGES,
             "SPLIT": int(split),
         },
     )
 
 
-def _shape(blocks: int, units: int, stage: int, own: int) -> tuple[int, int]:
-    """Warps of a block and stages of a warp, of ``stage`` bytes each; ``own`` more for a warp.
+def _warps(blocks: int, units: int, columns: int, room: int) -> int:
+    """Warps of a block, each with ``room`` bytes of shared memory.
 
-    As many as let every block be on the GPU at once; no more warps than half the units of K.
+    Eight where all blocks are on the GPU at once with them, and registers have room for their sums;
+    no more than half the units of K.
     """
-    resident = min(5, math.ceil(blocks / _MULTIPROCESSORS))
-    for warps, stages in ((8, 2), (4, 2), (2, 3), (2, 2)):
-        if 2 * warps <= units and warps * (stages * stage + own) * resident <= _SHARED:
-            return warps, stages
-    return 1, 2
+    wanted = 8 if columns <= 4 and blocks <= 2 * _MULTIPROCESSORS else 4
+    resident = min(4, math.ceil(blocks / _MULTIPROCESSORS))
+    while wanted > 1 and (2 * wanted > units or wanted * room * resident > _SHARED):
+        wanted //= 2
+    return wanted
 
 
-def _prepare(ctx: LoweringContext, *operands: ir.Value) -> Sequence[ir.Value]:
+def _prepare(ctx: LoweringContext, op: DequantMatmul, *operands: ir.Value) -> Sequence[ir.Value]:
     """X in bf16[rows · parts, K]: of each row what bf16 takes, then what it takes of the rest."""
     x, packed = operands
     type_ = ctx.input_types[0]
     parts = _PARTS[type_.dtype]
+    if _splits(op, type_):
+        return _flat(ctx, x, packed)
     *leading, inner = (dims.evaluate(size, {}) for size in type_.shape)
     rows = math.prod(leading)
     flat = stablehlo.reshape(ctx.tensor(type_.dtype, (rows, 1, inner)), x)
@@ -160,18 +165,5 @@ register_kernel(
         check=_check,
         configure=launch,
         prepare=_prepare,
-    )
-)
-register_kernel(
-    PtxKernel(
-        name="dequant_matmul.cuda.split",
-        op=DequantMatmul,
-        platforms=("cuda",),
-        priority=-1,
-        unproven="splitting x inside the launch has not been measured on a GPU",
-        source="dequant_matmul.cu",
-        check=_check,
-        configure=functools.partial(launch, split=True),
-        prepare=_flat,
     )
 )

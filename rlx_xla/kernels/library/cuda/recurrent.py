@@ -4,8 +4,8 @@ XLA runs each step as kernels of its own, which read all weights again. Here eig
 multiprocessors hold the weights of a direction in registers and hand each other the hidden state.
 What x adds to the gates stays one large product of XLA's.
 
-Wider networks than registers have room for keep a part of the weights in shared memory. Nobody has
-measured that on a GPU, so those kernels (``lstm.cuda.wide`` and so on) are taken only when forced.
+Wider networks than registers have room for keep a part of the weights in shared memory
+(``lstm.cuda.wide`` and so on): 1.3 to 3 times as fast as XLA's loop for few sequences (H200).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _CLUSTERS = 14
 """Clusters of eight that a GPU with 132 multiprocessors runs at once."""
 
 _MOST_SEQUENCES = 128
-"""With more, XLA's products of all sequences at once are as fast."""
+_MOST_APART = {"lstm": 48, "gru": 48, "rnn": 24}
+"""With more, in both directions together, XLA's products of all sequences at once are as fast."""
 
 
 @final
@@ -92,6 +93,9 @@ def _refused(op: Network, types: Sequence[TensorType], *, wide: bool) -> Refused
     batch, length, width = sizes
     if not width or not length or not 1 <= batch <= _MOST_SEQUENCES:
         return Refused(f"{x} is empty, or has more than {_MOST_SEQUENCES} sequences")
+    most = _MOST_APART[op.op_name]
+    if wide and batch * (2 if op.bidirectional else 1) > most:
+        return Refused(f"{x} has more than {most} sequences of a direction")
     widest = _WIDEST_APART[op.op_name] if wide else _WIDEST
     if op.hidden_size > widest:
         where = "registers and shared memory" if wide else "registers"
@@ -276,7 +280,6 @@ for _op in (Lstm, Gru, Rnn):
             op=_op,
             platforms=("cuda",),
             priority=-1,
-            unproven="weights in shared memory have not been measured on a GPU",
             wide=True,
         )
     )
