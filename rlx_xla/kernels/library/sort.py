@@ -1,7 +1,7 @@
 """Stable sort of any operands by any number of keys, on the CPU (``cc/sort.h``).
 
 XLA calls its comparator, a compiled function of scalars, once per comparison; the handler sorts
-by the digits of the keys' bits.
+integers that are ordered as the keys are, in vector lanes.
 """
 
 from __future__ import annotations

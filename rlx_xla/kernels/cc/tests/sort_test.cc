@@ -1,8 +1,10 @@
 // sort.h against std::stable_sort by the definition of the order.
 #include "sort.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <numeric>
 #include <tuple>
 #include <type_traits>
@@ -46,6 +48,19 @@ T RandomElement(bool ties) {
   return rlx::BitCast<T>(static_cast<U>(special[bits >> 8 & 3] | sign));
 }
 
+// Whether rows are sorted as where there are no vector instructions.
+bool by_digits = false;
+
+template <typename Pool>
+void SortAny(const Pool& pool, const std::vector<rlx::SortOperand>& operands, int64_t outer,
+             int64_t n, int64_t inner, int64_t num_keys) {
+  if (!by_digits) return rlx::Sort(pool, operands, outer, n, inner, num_keys);
+  if (n > 0) {
+    rlx::sort::SortWith<rlx::sort::DigitSorter>(rlx::sort::AnyPool(pool), operands, outer, n, inner,
+                                                num_keys);
+  }
+}
+
 template <typename T, typename Pool>
 void CheckSort(const Pool& pool, ElementType type, int64_t outer, int64_t n, int64_t inner) {
   const int64_t size = outer * n * inner;
@@ -62,7 +77,7 @@ void CheckSort(const Pool& pool, ElementType type, int64_t outer, int64_t n, int
       std::vector<rlx::SortOperand> operands = {
           {key.get(), sorted_key.get(), sizeof(T), type}};
       if (with_index) operands.push_back({index.get(), sorted_index.get(), 4, ElementType::kI32});
-      rlx::Sort(pool, operands, outer, n, inner, 1);
+      SortAny(pool, operands, outer, n, inner, 1);
       std::vector<int64_t> order(n);
       for (int64_t line = 0; line < outer * inner; ++line) {
         const int64_t base = line / inner * n * inner + line % inner;
@@ -84,7 +99,7 @@ void CheckSort(const Pool& pool, ElementType type, int64_t outer, int64_t n, int
 template <typename T>
 void TestType(ElementType type) {
   const rlx::sort::Alone alone;
-  for (int64_t n : {0, 1, 2, 7, 63, 64, 65, 95, 96, 97, 100, 1000, 20000}) {
+  for (int64_t n : {0, 1, 2, 7, 63, 64, 65, 95, 96, 97, 100, 250, 500, 511, 1000, 20000}) {
     CheckSort<T>(alone, type, n > 1000 ? 1 : 3, n, 1);
     if (n <= 1000) CheckSort<T>(alone, type, 2, n, 17);
   }
@@ -113,7 +128,7 @@ void TestManyOperands() {
         {c.get(), c_out.get(), 8, ElementType::kF64},
         {d.get(), d_out.get(), 16, ElementType::kU8},
     };
-    rlx::Sort(rlx::sort::Alone{}, operands, 1, n, 1, 3);
+    SortAny(rlx::sort::Alone{}, operands, 1, n, 1, 3);
     for (int64_t i = 0; i < n; ++i) {
       const int64_t from = static_cast<int64_t>(d_out[i].half[0]);
       CHECK(a_out[i] == a[from] && b_out[i] == b[from] && c_out[i] == c[from]);
@@ -122,6 +137,69 @@ void TestManyOperands() {
                                           d_out[i - 1].half[0]);
       CHECK(before < std::make_tuple(a_out[i], b_out[i], c_out[i], d_out[i].half[0]));
     }
+  }
+}
+
+// Keys of 64 bits that differ only in their last bits, which do not fit beside the position: some
+// runs of them short, one long.
+template <typename T>
+void TestAlike(ElementType type) {
+  constexpr int64_t kN = 3000;
+  auto key = Exactly<T>(kN), sorted_key = Exactly<T>(kN);
+  auto index = Exactly<int32_t>(kN), sorted_index = Exactly<int32_t>(kN);
+  for (int64_t i = 0; i < kN; ++i) {
+    const uint64_t high = i % 3 == 0 ? 7 : NextRandom() % 500;
+    const uint64_t sign = static_cast<uint64_t>(NextRandom() & 1) << 63;
+    key[i] = rlx::BitCast<T>(sign | high << 54 | NextRandom() % 50);
+    index[i] = static_cast<int32_t>(i);
+  }
+  const std::vector<rlx::SortOperand> operands = {
+      {key.get(), sorted_key.get(), 8, type},
+      {index.get(), sorted_index.get(), 4, ElementType::kI32}};
+  SortAny(rlx::sort::Alone{}, operands, 1, kN, 1, 1);
+  std::vector<int64_t> order(kN);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return Less(key[a], key[b]); });
+  for (int64_t i = 0; i < kN; ++i) {
+    CHECK(sorted_index[i] == order[i]);
+    CHECK(rlx::BitCast<uint64_t>(sorted_key[i]) == rlx::BitCast<uint64_t>(key[order[i]]));
+  }
+}
+
+// Rows that lead pivots astray: sorted, turned, of two values, of one and some others, waves.
+template <typename Key>
+void TestHardRows() {
+  constexpr int64_t kN = 70000;
+  ThreadPool pool;
+  auto keys = Exactly<Key>(kN), spare = Exactly<Key>(kN);
+  for (int kind = 0; kind < 8; ++kind) {
+    for (int64_t n : {257, 700, 9000, 70000}) {
+      for (int64_t i = 0; i < n; ++i) {
+        const Key choices[] = {static_cast<Key>(i),
+                               static_cast<Key>(n - i),
+                               static_cast<Key>(std::min(i, n - i)),
+                               std::numeric_limits<Key>::min(),
+                               std::numeric_limits<Key>::max(),
+                               static_cast<Key>(NextRandom() % 2 == 0 ? -1 : 1),
+                               static_cast<Key>(i % 50 == 0 ? NextRandom() : 3),
+                               static_cast<Key>((i * 40503) % 65536)};
+        keys[i] = choices[kind];
+      }
+      std::vector<Key> want(keys.get(), keys.get() + n);
+      std::sort(want.begin(), want.end());
+      rlx::sort::SortKeys(pool, keys.get(), spare.get(), n);
+      CHECK(std::equal(want.begin(), want.end(), keys.get()));
+    }
+  }
+  // Where splits have led nowhere, digits end it.
+  for (bool away : {false, true}) {
+    Key* from = away ? spare.get() : keys.get();
+    for (int64_t i = 0; i < 500; ++i) from[i] = static_cast<Key>(NextRandom()) - (1 << 20);
+    std::vector<Key> want(from, from + 500);
+    std::sort(want.begin(), want.end());
+    rlx::sort::SortSigned(keys.get(), spare.get(), 500, away);
+    CHECK(std::equal(want.begin(), want.end(), keys.get()));
   }
 }
 
@@ -140,6 +218,22 @@ int main() {
   TestType<rlx::F16>(ElementType::kF16);
   TestType<float>(ElementType::kF32);
   TestType<double>(ElementType::kF64);
+  TestManyOperands();
+  // First as this CPU does it, then as others do.
+  for (bool wide : {true, false}) {
+    rlx::matmul::allow_avx512 = wide;
+    TestHardRows<int32_t>();
+    TestHardRows<int64_t>();
+    TestAlike<int64_t>(ElementType::kI64);
+    TestAlike<double>(ElementType::kF64);
+  }
+  TestType<float>(ElementType::kF32);
+  TestType<double>(ElementType::kF64);
+  TestType<int16_t>(ElementType::kI16);
+  by_digits = true;
+  TestType<float>(ElementType::kF32);
+  TestType<int64_t>(ElementType::kI64);
+  TestType<uint8_t>(ElementType::kU8);
   TestManyOperands();
   std::puts("sort: ok");
   return 0;
