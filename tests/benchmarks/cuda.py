@@ -1,12 +1,13 @@
 """Our kernels on an NVIDIA GPU against ``jax.jit`` of the natural form, queued calls.
 
 Run by hand where a GPU is attached: ``python -m tests.benchmarks.cuda`` prints a table that names
-the card.
+the card. Words that follow choose the rows that have them all.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,8 @@ from rlx.ops.quantized import DequantMatmul, ScaledMatmul, ScaledQuantize, Scale
 from rlx.ops.reduction import CumSum
 from rlx.ops.sequence import GatedDeltaNet, Lstm, SelectiveScan
 from rlx.ops.sorting import TopK, TopNan
-from rlx.quant.schemes import QuantScheme
+from rlx.quant.schemes import QuantScheme, SchemeKind
+from tests.rlx_xla.drawn_weights import quantized
 
 
 def seconds(call: Callable[[], Any], calls: int = 20, rounds: int = 7) -> float:
@@ -91,11 +93,11 @@ def gated_delta_net(dtype: Any) -> Any:
     return make
 
 
-def lstm(batch: int) -> Any:
+def lstm(batch: int, hidden: int) -> Any:
     def make() -> tuple[Any, Any, list[Any], float]:
-        length, width, hidden = 512, 256, 256
+        length, width = 512, 256
         x = drawn(batch, length, width)
-        w_ih, w_hh = (drawn(4 * hidden, hidden, seed=i) / 16 for i in (1, 2))
+        w_ih, w_hh = drawn(4 * hidden, width) / 16, drawn(4 * hidden, hidden, seed=2) / 16
         bias = drawn(4 * hidden, seed=3)
 
         def natural(x: Any, w_ih: Any, w_hh: Any, bias: Any) -> Any:
@@ -153,23 +155,25 @@ def top_k(rows: int, length: int) -> Any:
     return make
 
 
-def scaled(dynamic: bool) -> Any:
-    """Codes of both sides given, or x in bf16 with a scale for each row, found in the call."""
+def scaled(layout: str, dynamic: bool) -> Any:
+    """Codes of both sides given, or x in bf16 with scales that are found in the call."""
 
     def make() -> tuple[Any, Any, list[Any], float]:
         size = 8192
         x, w = drawn(size, size, dtype=jnp.bfloat16), drawn(size, size, seed=1) * 0.02
         codes = []
         for value in (x, w):
-            scale = jnp.max(jnp.abs(value), axis=1, keepdims=True).astype(jnp.float32) / 448
+            axis = 1 if layout == "per_row" else None
+            scale = jnp.max(jnp.abs(value), axis=axis, keepdims=True).astype(jnp.float32) / 448
             narrow = (value.astype(jnp.float32) / scale).astype(jnp.float8_e4m3fn)
+            scale = scale if axis else scale.reshape(1)
             codes.append((jax.lax.bitcast_convert_type(narrow, jnp.uint8), scale))
         (x8, x_scale), (w8, w_scale) = codes
-        product = ScaledMatmul(layout="per_row")
+        product = ScaledMatmul(layout=layout)
 
         def ours(x: Any, w8: Any, w_scale: Any) -> Any:
-            scale = ScaledQuantScale(layout="per_row")(x)
-            return product(ScaledQuantize(layout="per_row")(x, scale), w8, scale, w_scale)
+            scale = ScaledQuantScale(layout=layout)(x)
+            return product(ScaledQuantize(layout=layout)(x, scale), w8, scale, w_scale)
 
         natural = lambda x, w: (x @ w.T).astype(jnp.float32)  # noqa: E731
         dense = w.astype(jnp.bfloat16)
@@ -183,21 +187,44 @@ def scaled(dynamic: bool) -> Any:
 
 
 def dequant(scheme: str, rows: int, size: int) -> Any:
+    """A chain of products, so that no weight is still in the cache of the last call."""
+
     def make() -> tuple[Any, Any, list[Any], float]:
         made = QuantScheme.parse(scheme)
-        # Bytes of one encoded row, repeated: the time does not depend on the values.
-        row = quant.encode(made, np.random.default_rng(0).standard_normal((1, size), np.float32))
-        packed = jnp.asarray(np.repeat(row, size, axis=0))
+        shape = (64, size) if made.is_gguf else (size, size)
+        rng = np.random.default_rng(0)
+        if made.is_gguf:  # few encoded rows, repeated: the time does not depend on values
+            some = quant.encode(made, rng.standard_normal(shape, np.float32) * size**-0.5)
+            tensors = [np.tile(some, (size // 64, 1))]
+            dense = np.tile(quant.decode(made, some), (size // 64, 1)).T
+        else:
+            tensors = quantized(made, shape, rng)
+            dense = quant.unpack(made, *tensors, size=size)
+            factor = np.float32(
+                size**-0.5 / np.std(dense)
+            )  # so that a chain neither grows nor ends
+            scales = -1 if made.kind is SchemeKind.NVFP4 else 1
+            tensors[scales] *= factor
+            dense = dense * factor
+        chain = 8
+        copies = [jnp.asarray(t) for _ in range(chain) for t in tensors]
         x = drawn(rows, size, dtype=jnp.bfloat16)
-        dense = jnp.asarray(np.repeat(quant.decode(made, row), size, axis=0))
-        weight = dense.astype(jnp.bfloat16)
-        # The natural form reads the weight in bf16, not the packed bytes.
-        return (
-            DequantMatmul(scheme=scheme),
-            lambda x, packed: x @ weight.T,
-            [x, packed],
-            float(packed.nbytes),
-        )
+        weights = [jnp.asarray(dense.T, jnp.bfloat16) for _ in range(chain)]
+        product = DequantMatmul(scheme=scheme)
+
+        def ours(x: Any, *packed: Any) -> Any:
+            each = len(packed) // chain
+            for i in range(chain):
+                x = product(x, *packed[each * i : each * (i + 1)])
+            return x
+
+        def natural(x: Any, *packed: Any) -> Any:
+            del packed
+            for weight in weights:
+                x = x @ weight.T
+            return x
+
+        return ours, natural, [x, *copies], float(sum(t.nbytes for t in copies))
 
     return make
 
@@ -207,7 +234,9 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any, list[Any], float]], str]] = 
     "gated delta scan, B4 L2048 H8 N128 f32": (gated_delta_net(jnp.float32), "GFLOP/s"),
     "gated delta scan, B4 L2048 H8 N128 bf16": (gated_delta_net(jnp.bfloat16), "GFLOP/s"),
     **{
-        f"LSTM scan, B{batch} L512 H256 f32": (lstm(batch), "GFLOP/s") for batch in (1, 16, 64, 128)
+        f"LSTM scan, B{batch} L512 H{hidden} f32": (lstm(batch, hidden), "GFLOP/s")
+        for hidden, batches in ((256, (1, 16, 64, 128)), (384, (1, 16, 48)))
+        for batch in batches
     },
     "cumsum, last axis of 8192² f32": (cumsum(jnp.float32), "GB/s"),
     "cumsum, last axis of 8192² bf16": (cumsum(jnp.bfloat16), "GB/s"),
@@ -215,15 +244,26 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any, list[Any], float]], str]] = 
     "attention, 4×4096×32/8×128 causal bf16": (attention(4, 4096, 32, 8, 128, True), "GFLOP/s"),
     "attention, 8×1024×16×64 bf16": (attention(8, 1024, 16, 16, 64, False), "GFLOP/s"),
     **{
-        f"dequant_matmul {scheme}, {rows} × {size}² bf16 (against a bf16 weight)": (
-            dequant(f"gguf_{scheme}", rows, size),
+        f"8 products in a chain, {scheme}, {rows} × {size}² bf16 (against bf16 weights)": (
+            dequant(scheme, rows, size),
             "GB/s packed",
         )
         for size in (8192, 4096)
-        for scheme, rows in (("q8_0", 1), ("q4_0", 1), ("q4k", 1), ("q6k", 1), ("q4k", 8))
+        for scheme, rows in (
+            *((f"gguf_{name}", 1) for name in ("q8_0", "q4_0", "q4k", "q6k")),
+            ("gguf_q4k", 8),
+            *((name, 1) for name in ("int8/8192", "int4/32", "int4/128", "fp8e4m3", "nvfp4/16")),
+            ("int8/8192", 8),
+        )
     },
-    "scaled_matmul f8e4m3 per row, 8192³ (against bf16)": (scaled(False), "GFLOP/s"),
-    "the same, x bf16 and quantised in the call": (scaled(True), "GFLOP/s"),
+    **{
+        f"scaled_matmul f8e4m3 {layout}{how}, 8192³ (against bf16)": (
+            scaled(layout, bool(how)),
+            "GFLOP/s",
+        )
+        for layout in ("per_tensor", "per_row")
+        for how in ("", ", x bf16 and quantised in the call")
+    },
     "top_k, 50 of [64, 131072] f32": (top_k(64, 131_072), "GB/s"),
     "top_k, 50 of [8, 50257] f32": (top_k(8, 50_257), "GB/s"),
 }
@@ -246,9 +286,11 @@ def main() -> None:
         f"{jax.devices('cuda')[0].device_kind}, jax {jax.__version__}, rlx_xla {rlx_xla.__name__}"
     )
     for name, (make, unit) in CASES.items():
+        if not all(word in name for word in sys.argv[1:]):
+            continue
         op, natural, args, work = make()
         ours = compiled_op(op, args)
-        kernels = [choice.implementation for choice in ours.report().kernels]
+        kernels = sorted({choice.implementation for choice in ours.report().kernels})
         theirs = jax.jit(natural)
         wanted = jax.tree.leaves(theirs(*args))[0]
         found = jax.tree.leaves(ours(*args))[0]
