@@ -16,7 +16,7 @@ from rlx.dtypes import DType
 from tests.benchmarks.bench_host_overhead import repeated
 from tests.benchmarks.timing import Comparison, compare
 
-MOST = 2.5
+MOST = 2.0
 """How many times as long the right answer may take."""
 
 CASES = [

@@ -85,6 +85,30 @@ def test_extremes_keep_nan(
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("reduce", [jnp.max, jnp.min])
+def test_extremes_of_all_kinds_of_rows(
+    reduce: Callable[..., Any], dtype: Any, rng: np.random.Generator
+) -> None:
+    """NaN of both signs and many payloads, infinities, rows of one sign, zeros."""
+    x = np.asarray(rng.standard_normal((12, 100)), dtype)
+    x[1], x[2] = np.abs(x[1]), -np.abs(x[2])
+    x[3], x[4], x[5, 3:9] = np.inf, -np.inf, (0, -0.0, np.inf, -np.inf, 1, -1)
+    for row in (6, 7, 8, 9):  # the largest and the smallest NaN of either sign
+        bits = x[row : row + 1].view(f"i{x.itemsize}")
+        infinity = int(np.asarray(np.inf, x.dtype).view(bits.dtype))
+        most = np.iinfo(bits.dtype).max
+        nan = infinity + 1 if row % 2 else most
+        bits[0, rng.integers(100)] = nan if row < 8 else nan - most - 1
+    x[10] = np.nan
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: reduce(x, -1), jnp.asarray(x)))
+    assert "stablehlo.bitcast_convert" in compiled.stablehlo()  # one reduction of integers
+    found = np.asarray(compiled(jnp.asarray(x)), np.float64)
+    with np.errstate(invalid="ignore"):  # signalling ones
+        wide = np.asarray(x, np.float64)
+    np.testing.assert_array_equal(found, getattr(np, reduce.__name__)(wide, -1))
+
+
 def test_a_recognised_softmax_keeps_its_plain_maximum() -> None:
     x = jnp.ones((64, 65))
     compiled = rlx.Session("cpu").compile(rlx_xla.trace(jax.nn.softmax, x))
