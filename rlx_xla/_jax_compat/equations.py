@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import jax
+import numpy as np
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -86,17 +87,31 @@ def lower_function(
     return text, list(arguments.get("host_callbacks") or ()), arguments.get("keepalive")
 
 
+def is_wide(aval: Any) -> bool:
+    """Tell whether an abstract value is of 64-bit numbers, which JAX makes with x64 alone."""
+    dtype = getattr(aval, "dtype", None)
+    if not isinstance(dtype, np.dtype):
+        return False
+    return dtype.itemsize > (8 if dtype.kind == "c" else 4)
+
+
 def try_lower(
-    function: Callable[..., Any], avals: Sequence[Any], platform: str
+    function: Callable[..., Any], avals: Sequence[Any], platform: str, *, x64: bool
 ) -> tuple[str, bool]:
     """Lower for a platform that may lack the primitive.
+
+    Args:
+        function: a JAX function.
+        avals: its arguments, as ``jax.ShapeDtypeStruct``.
+        platform: ``cpu``, ``cuda``, ``rocm`` or ``tpu``.
+        x64: whether JAX makes 64-bit values where no dtype is named.
 
     Returns:
         The text, or an empty string where JAX has no rule for the platform; and whether the
         module calls back into Python.
     """
     try:
-        text, callbacks, _ = lower_function(function, avals, platform)
+        text, callbacks, _ = lower_function(function, avals, platform, x64=x64)
     except (NotImplementedError, ValueError):
         return "", False
     return text, bool(callbacks) or ("python" in text and "callback" in text)

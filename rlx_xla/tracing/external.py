@@ -32,6 +32,7 @@ class LiveEquation:
         in_avals: abstract values of the operands.
         out_avals: abstract values of the results.
         ordered: whether the effect is ordered with others of its kind.
+        x64: whether JAX makes 64-bit values in it where no dtype is named, as it did when tracing.
     """
 
     name: str
@@ -39,6 +40,7 @@ class LiveEquation:
     in_avals: tuple[Any, ...]
     out_avals: tuple[Any, ...]
     ordered: bool
+    x64: bool
 
     def function(self, *operands: Any) -> list[Any]:
         """The equation as a JAX function of raw arrays (keys as u32 data)."""
@@ -55,7 +57,7 @@ class LiveEquation:
     def evaluate(self, *operands: Any) -> tuple[np.ndarray[Any, Any], ...]:
         """Run the equation eagerly on arrays; tokens pass through."""
         token = operands[len(self.in_avals) :]
-        with jx.enable_x64():
+        with jx.enable_x64(self.x64):
             results = self.function(*operands[: len(self.in_avals)])
             return (*(np.asarray(r) for r in results), *token)
 
@@ -71,7 +73,7 @@ class LiveEquation:
         ]
         found: list[tuple[str, str]] = []
         for platform in PLATFORMS:
-            text, callbacks = equations.try_lower(self.function, avals, platform)
+            text, callbacks = equations.try_lower(self.function, avals, platform, x64=self.x64)
             if callbacks:
                 return ()
             if text:
@@ -81,12 +83,14 @@ class LiveEquation:
 
 def live_equation(equation: Any) -> LiveEquation:
     """Keep an equation apart from its jaxpr."""
+    avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     return LiveEquation(
         equation.primitive.name,
         equations.single_equation(equation),
         tuple(v.aval for v in equation.invars),
         tuple(v.aval for v in equation.outvars),
         equations.is_ordered(equation),
+        jx.x64_enabled() or any(map(equations.is_wide, avals)),
     )
 
 

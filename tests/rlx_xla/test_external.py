@@ -17,6 +17,7 @@ import rlx_xla
 from rlx.errors import FormatError, LoweringError, RlxError, TraceError
 from rlx.ir.graph import make_node
 from rlx.ops.external import External
+from rlx_xla._jax_compat import jaxpr as jx
 
 PURE = """
 module {
@@ -133,3 +134,39 @@ def test_a_huge_text_is_not_read() -> None:
 
     with pytest.raises(FormatError, match="at most"):
         foreign.parse(" " * (foreign.MAX_TEXT + 1), "test", mlir.new_context())
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_opaque_nodes_make_the_numbers_that_they_made_when_traced(
+    tmp_path: Path, wide: bool
+) -> None:
+    places = Primitive(f"test_places_{wide}")
+
+    def meaning(x: jax.Array) -> jax.Array:
+        return jnp.arange(x.shape[0]) // 2 + jnp.argsort(x)  # of JAX's default integers
+
+    places.def_impl(meaning)
+    places.def_abstract_eval(
+        lambda x: jax.core.ShapedArray(x.shape, jax.dtypes.canonicalize_dtype(np.int64))
+    )
+    jax.interpreters.mlir.register_lowering(
+        places, jax.interpreters.mlir.lower_fun(meaning, multiple_results=False)
+    )
+
+    def fn(x: jax.Array) -> jax.Array:
+        return places.bind(x) * 3 - 1
+
+    with jx.enable_x64(wide):
+        x = jnp.asarray(np.random.default_rng().normal(size=5), jnp.float32)
+        traced, wanted = rlx_xla.trace(fn, x), np.asarray(fn(x))
+        path = tmp_path / "places.rlx"
+        rlx.save(traced.graph, path)
+    assert traced.graph.outputs[0].type.dtype.numpy == wanted.dtype
+    feed = {"x": np.asarray(x)}
+    for found in (
+        rlx.Session("cpu").compile(traced).run(feed)[0],
+        rlx.Session("cpu").compile(rlx.load(path)).run(feed)[0],
+        rlx.interpret(traced.graph, feed)[0],
+    ):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)

@@ -65,7 +65,7 @@ def _check_types(ctx: LoweringContext, op: External, source: ir.Module) -> None:
 def _lower_live(ctx: LoweringContext, op: External) -> str:
     live = cast("LiveEquation", cast("Opaque", op.live).value)
     types = [t for t in ctx.input_types if t.dtype is not DType.TOKEN]
-    return jax_function.lower(ctx, live.function, types)
+    return jax_function.lower(ctx, live.function, types, x64=live.x64)
 
 
 def shift_callbacks(module: ir.Module, base: int) -> None:
