@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import html
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -19,6 +19,7 @@ from rlx.dtypes import as_dtype
 from rlx.errors import CompileError, ParseError, TraceError, did_you_mean
 from rlx.ir.graph import Graph, Value
 from rlx.ops.io import Param
+from rlx.ops.quantized.rounded import takes_rounded
 from rlx.passes.base import PassContext, PassRecord
 from rlx.passes.canonicalize import Canonicalize
 from rlx.passes.inline_calls import InlineCalls
@@ -30,9 +31,8 @@ from rlx.passes.pack_weights import (
     replace_weights,
 )
 from rlx.quant import QuantScheme, all_schemes, pack, unpack
-from rlx.quant.native import KINDS, take_apart
+from rlx.quant.native import native_parts, take_apart
 from rlx.signature import Signature
-from rlx.types import TensorType
 
 if TYPE_CHECKING:
     from rlx.session import TracedFunction
@@ -167,7 +167,17 @@ def _cells(kind: str, texts: Iterable[str]) -> str:
     return "<tr>" + "".join(f"<{kind}>{html.escape(t)}</{kind}>" for t in texts) + "</tr>"
 
 
-def quantize(traced: TracedFunction, scheme: str | QuantScheme, *, where: str = "*") -> Quantized:
+INPUTS = ("exact", "int8")
+"""What products with packed weights may take in."""
+
+
+def quantize(
+    traced: TracedFunction,
+    scheme: str | QuantScheme,
+    *,
+    where: str | Callable[[str], bool] = "*",
+    inputs: str = "exact",
+) -> Quantized:
     """Pack the weights of a traced function.
 
     A weight is a float param of rank 2 or more that only products, with all of its other axes free,
@@ -179,21 +189,28 @@ def quantize(traced: TracedFunction, scheme: str | QuantScheme, *, where: str = 
         traced: what ``rlx_xla.trace`` gave, with concrete params.
         scheme: a short name (``"q4_k"``, ``"int8"``, ``"int4:64"``, ``"fp8_e4m3"``, ``"nvfp4"``,
             ``"mxfp4"``), the display name of a ``QuantScheme``, or one.
-        where: pattern of param names (``*`` and ``?`` stand for any characters).
+        where: pattern of param names (``*`` and ``?`` stand for any characters), or a predicate on
+            them.
+        inputs: what products take in: ``"exact"``, or ``"int8"`` for inputs that are rounded to
+            signed bytes with a scale for each block (op ``dequant_matmul_int8``), which kernels
+            multiply faster; not every scheme has it.
 
     Raises:
-        TraceError: no such scheme, or no weight has such a name.
+        TraceError: no such scheme, no weight has such a name, or the scheme's products do not take
+            such inputs.
     """
     chosen = scheme if isinstance(scheme, QuantScheme) else scheme_named(scheme)
+    _require_inputs(inputs, chosen)
     graph = _plain(traced.graph)
     found = find_weights(graph)
     names = [w.param.name for w in found]
-    wanted = [w for w in found if fnmatch.fnmatchcase(w.param.name, where)]
+    wanted = [w for w in found if _is_meant(w.param.name, where)]
     if not wanted:
         listing = ", ".join(names) or "none"
+        hint = did_you_mean(where, names) if isinstance(where, str) else ""
         raise TraceError(
             f"quantize [where]: a pattern of matmul weights is required ({listing}); got "
-            f"{where!r}.{did_you_mean(where, names)}"
+            f"{where!r}.{hint}"
         )
     made: dict[Value, Packed] = {}
     params = dict(traced.params)
@@ -208,10 +225,35 @@ def quantize(traced: TracedFunction, scheme: str | QuantScheme, *, where: str = 
         named = {f"{name}/{part}": a for part, a in zip(PARTS, arrays, strict=False)}
         params |= named
         tensors = tuple(_param(key, array) for key, array in named.items())
-        made[weight.param] = Packed(weight, chosen, tensors)
+        made[weight.param] = Packed(weight, chosen, tensors, rounded=inputs == "int8")
     packed = replace_weights(graph, made) if made else traced.graph
     left = {v.name: params[v.name] for v in packed.params}
     return Quantized(packed, traced.signature, left, tuple(table), chosen)
+
+
+def _is_meant(name: str, where: str | Callable[[str], bool]) -> bool:
+    if isinstance(where, str):
+        return fnmatch.fnmatchcase(name, where)
+    if not callable(where):
+        raise TraceError(
+            "quantize [where]: a pattern of names or a predicate on them is required; got "
+            f"{where!r}. Write where='*/kernel', or where=lambda name: ..."
+        )
+    return where(name)
+
+
+def _require_inputs(inputs: str, scheme: QuantScheme) -> None:
+    if inputs not in INPUTS:
+        raise TraceError(
+            f"quantize [inputs]: one of {', '.join(map(repr, INPUTS))} is required; got {inputs!r}."
+            f"{did_you_mean(inputs, INPUTS)}"
+        )
+    if inputs == "int8" and not takes_rounded(scheme):
+        raise TraceError(
+            "quantize [inputs]: a scheme whose products take rounded inputs is required: GGUF's "
+            "with blocks of 32 or 256, int8 and int4 with blocks that are multiples of 32; got "
+            f"{scheme}. Choose one, or leave inputs out."
+        )
 
 
 def packed_function(traced: TracedFunction, name: str) -> tuple[TracedFunction, list[PassRecord]]:
@@ -247,9 +289,10 @@ def packed_function(traced: TracedFunction, name: str) -> tuple[TracedFunction, 
 def repacked(traced: TracedFunction) -> TracedFunction:
     """The same function with GGUF blocks as native integers, which XLA's TPU products read.
 
-    Codes of 4 or 8 bits lie as [K, N] in memory, with scales for each group of 16 or 32, and
-    become numbers inside the product; queries of rounded inputs take exact ones. It is done once,
-    on the host; abstract params stay so. What does not come apart stays as it is.
+    Codes of 2, 4 or 8 bits lie as [K, N] in memory, with scales for each group of 16 or 32, and
+    become numbers inside the product; queries of rounded inputs take exact ones. Together they have
+    the bytes of the blocks. It is done once, on the host; abstract params stay so. What does not
+    come apart stays as it is.
 
     Args:
         traced: a function with params of GGUF blocks, such as `quantize` gives.
@@ -259,37 +302,31 @@ def repacked(traced: TracedFunction) -> TracedFunction:
     params = dict(traced.params)
     for weight in find_packed(graph):
         scheme = QuantScheme.parse(weight.scheme)
-        if scheme.kind not in KINDS:
+        shape = cast("tuple[int, ...]", weight.param.shape)
+        lead, block = shape[: weight.leading or 0], shape[weight.leading or 0 :]
+        inner = block[1] // scheme.block_bytes * scheme.block_size
+        parts = native_parts(scheme, inner)
+        if not parts:
             continue
         name = weight.param.name
         value = params.pop(name)
-        shape = cast("tuple[int, ...]", weight.param.shape)
-        lead, block = shape[: weight.leading or 0], shape[weight.leading or 0 :]
-        types = _native_types(scheme, block)
-        arrays: list[Any] = [None] * len(types)
+        arrays: list[Any] = [None] * len(parts)
         if value is not None:
             slabs = np.asarray(value).reshape((-1, *block))
             each = [take_apart(scheme, slab) for slab in slabs]
             arrays = [np.stack(t).reshape((*lead, *t[0].shape)) for t in zip(*each, strict=True)]
         tensors: list[Value] = []
-        for part, kind, array in zip(("codes", "scale", "least"), types, arrays, strict=False):
-            key = f"{name}/{part}"
+        for part, array in zip(parts, arrays, strict=True):
+            key = f"{name}/{part.name}"
             params[key] = array
-            tensors.append(Param(name=key, dtype=kind.dtype, shape=(*lead, *kind.shape))())
+            sizes = (*lead, inner // part.every, block[0])
+            tensors.append(Param(name=key, dtype=part.dtype, shape=sizes)())
         made[weight.param] = Packed(weight, scheme, tuple(tensors))
     if not made:
         return traced
     packed = replace_weights(graph, made)
     left = {v.name: params[v.name] for v in packed.params}
     return Repacked(packed, traced.signature, left)
-
-
-def _native_types(scheme: QuantScheme, block: tuple[int, ...]) -> list[TensorType]:
-    dtype, wide, group, has_least = KINDS[scheme.kind]
-    rows = block[0]
-    inner = block[1] // scheme.block_bytes * scheme.block_size
-    scales = TensorType(wide, (inner // group, rows))
-    return [TensorType(dtype, (inner, rows)), *([scales] * (1 + has_least))]
 
 
 def is_scheme(name: str) -> bool:

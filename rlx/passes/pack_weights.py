@@ -28,6 +28,7 @@ from rlx.ops.indexing import Gather, GatherGeneral, IndexMode
 from rlx.ops.io import Constant, Input, Param
 from rlx.ops.quantized import DequantGather, DequantMatmul, DequantMatmulInt8
 from rlx.ops.shape import BroadcastInDim
+from rlx.passes.native_numbers import native_numbers
 from rlx.quant.schemes import QuantScheme
 from rlx.types import TensorType
 
@@ -87,11 +88,13 @@ class Packed:
         weight: the param that is gone.
         scheme: what the bytes mean.
         tensors: codes, and what else the scheme has, of a slice or with the loops' axes in front.
+        rounded: products round their inputs to signed bytes.
     """
 
     weight: Weight
     scheme: QuantScheme
     tensors: tuple[Value, ...]
+    rounded: bool = False
 
 
 def find_weights(graph: Graph) -> list[Weight]:
@@ -357,9 +360,10 @@ def _carried_out(node: Node, inputs: Sequence[Value], held: Mapping[Value, Packe
     if isinstance(op, DequantGather):
         return _native_rows(inputs[1], held[node.inputs[0]]).convert(result.dtype)
     if isinstance(op, DequantMatmul | DequantMatmulInt8):
+        mine = held[node.inputs[1]]
         x = inputs[0].convert(_wider(inputs[0].dtype, DType.F32))
         dot = DotGeneral(lhs_contracting=(x.rank - 1,), rhs_contracting=(0,))
-        numbers = _native_numbers(held[node.inputs[1]].tensors).convert(x.dtype)
+        numbers = native_numbers(mine.scheme, mine.tensors).convert(x.dtype)
         return cast("Value", dot(x, numbers)).convert(result.dtype)
     if isinstance(op, GatherGeneral | Gather):
         return _rows(node, inputs[1], held[node.inputs[0]])
@@ -369,8 +373,8 @@ def _carried_out(node: Node, inputs: Sequence[Value], held: Mapping[Value, Packe
         pairs = [(x.rank - 1, 0)]
     else:
         dot = cast("DotGeneral", op)
-        mine, others = dot.rhs_contracting, dot.lhs_contracting
-        pairs = list(zip(others, mine, strict=True) if at else zip(mine, others, strict=True))
+        right, left = dot.rhs_contracting, dot.lhs_contracting
+        pairs = list(zip(left, right, strict=True) if at else zip(right, left, strict=True))
     summed = [axis for axis, _ in sorted(pairs, key=lambda pair: pair[1])]
     free = [axis for axis in range(x.rank) if axis not in summed]
     sizes = [x.shape[axis] for axis in free]
@@ -380,8 +384,8 @@ def _carried_out(node: Node, inputs: Sequence[Value], held: Mapping[Value, Packe
         x = x.reshape((*sizes, one.weight.inner))
     # A product is rounded to the dtype of x: it must not be narrower than the result.
     x = x.convert(_wider(x.dtype, result.dtype))
-    scheme = str(one.scheme)
-    product: Value = DequantMatmul(scheme=scheme)(x, *one.tensors)
+    kind = DequantMatmulInt8 if one.rounded else DequantMatmul
+    product: Value = kind(scheme=str(one.scheme))(x, *one.tensors)
     outer = [one.weight.slice_shape[a] for a in one.weight.order[len(summed) :]]
     if len(outer) != 1:
         product = product.reshape((*sizes, *outer))
@@ -391,25 +395,11 @@ def _carried_out(node: Node, inputs: Sequence[Value], held: Mapping[Value, Packe
     return product.convert(result.dtype)
 
 
-def _native_numbers(tensors: Sequence[Value]) -> Value:
-    """f32[K, N] of codes [K, N], scales and least numbers; XLA makes it a part of the product."""
-    codes, *others = tensors
-    inner, outer = codes.shape
-    groups = others[0].shape[0]
-    shape = (groups, int(cast("int", inner)) // int(cast("int", groups)), outer)
-    wide = codes.convert(DType.F32).reshape(shape)
-    spread = BroadcastInDim(shape=shape, broadcast_dimensions=(0, 2))
-    wide = wide * spread(others[0].convert(DType.F32))
-    if len(others) > 1:
-        wide = wide + spread(others[1].convert(DType.F32))
-    return wide.reshape((inner, outer))
-
-
 def _native_rows(indices: Value, one: Packed) -> Value:
     """f32[..., K] of columns of codes [K, N]."""
     chosen = indices.reshape((dims.product(indices.shape),))
     columns: list[Value] = [Gather(axis=1)(t, chosen) for t in one.tensors]
-    numbers = _native_numbers(columns)
+    numbers = native_numbers(one.scheme, columns)
     return numbers.T.reshape((*indices.shape, numbers.shape[0]))
 
 

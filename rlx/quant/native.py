@@ -1,39 +1,94 @@
-"""Packed blocks taken apart for devices whose products read 4- and 8-bit integers themselves.
+"""Packed blocks taken apart for devices whose products read 2-, 4- and 8-bit integers themselves.
 
 value = code · scale + least, a scale and a least number for each group along K
+
+Codes of five and six bits are a plane of four bits and one of the rest; the fifth bits of two
+groups share a plane. Scales of K blocks stay whole numbers, with the block's own unit beside them.
+So all parts together have the bytes of the blocks.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import RlxError
-from rlx.quant.blocks_plain import flat, floats, half, nibbles
+from rlx.quant.blocks_plain import flat, half, nibbles
 from rlx.quant.lanes import NUMPY
 from rlx.quant.schemes import QuantScheme, SchemeKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-KINDS: dict[SchemeKind, tuple[DType, DType, int, bool]] = {
-    # kind: (dtypes of codes and scales, elements of a group, whether there is a least number)
-    SchemeKind.GGUF_Q4_0: (DType.I4, DType.F16, 32, False),
-    SchemeKind.GGUF_Q4_1: (DType.U4, DType.F16, 32, True),
-    SchemeKind.GGUF_Q5_0: (DType.I8, DType.F16, 32, False),
-    SchemeKind.GGUF_Q5_1: (DType.I8, DType.F16, 32, True),
-    SchemeKind.GGUF_Q8_0: (DType.I8, DType.F16, 32, False),
-    SchemeKind.GGUF_Q4K: (DType.U4, DType.F32, 32, True),
-    SchemeKind.GGUF_Q5K: (DType.I8, DType.F32, 32, True),
-    SchemeKind.GGUF_Q6K: (DType.I8, DType.F32, 16, False),
+
+@final
+@dataclass(frozen=True)
+class NativePart:
+    """One array of a weight, [K / every, N].
+
+    Attributes:
+        name: what it holds: ``codes``, ``high`` (bits from the fifth on; ``pairs`` where two groups
+            share them), ``scale`` and ``least``, with ``_unit`` for what a block multiplies them
+            by, and ``tops`` for the two bits from the fifth on of each: first those of the scale.
+        dtype: of it.
+        every: numbers along K for each of its own.
+    """
+
+    name: str
+    dtype: DType
+    every: int = 1
+
+
+_F16_SCALE = NativePart("scale", DType.F16, 32)
+_F16_LEAST = NativePart("least", DType.F16, 32)
+_FOUR = NativePart("codes", DType.U4)
+_PAIRS = NativePart("pairs", DType.U2, 2)
+_SIX_BITS = (
+    NativePart("scale", DType.U4, 32),
+    NativePart("least", DType.U4, 32),
+    NativePart("tops", DType.U4, 32),
+    NativePart("scale_unit", DType.F16, 256),
+    NativePart("least_unit", DType.F16, 256),
+)
+KINDS: dict[SchemeKind, tuple[NativePart, ...]] = {
+    SchemeKind.GGUF_Q4_0: (NativePart("codes", DType.I4), _F16_SCALE),
+    SchemeKind.GGUF_Q4_1: (_FOUR, _F16_SCALE, _F16_LEAST),
+    SchemeKind.GGUF_Q5_0: (_FOUR, _PAIRS, _F16_SCALE),
+    SchemeKind.GGUF_Q5_1: (_FOUR, _PAIRS, _F16_SCALE, _F16_LEAST),
+    SchemeKind.GGUF_Q8_0: (NativePart("codes", DType.I8), _F16_SCALE),
+    SchemeKind.GGUF_Q4K: (_FOUR, *_SIX_BITS),
+    SchemeKind.GGUF_Q5K: (_FOUR, _PAIRS, *_SIX_BITS),
+    SchemeKind.GGUF_Q6K: (
+        _FOUR,
+        NativePart("high", DType.U2),
+        NativePart("scale", DType.I8, 16),
+        NativePart("scale_unit", DType.F16, 256),
+    ),
 }
-"""Schemes that come apart so. The numbers of K blocks are products, which f16 does not hold."""
+"""Schemes that come apart so."""
+
+OFFSETS = {SchemeKind.GGUF_Q5_0: 16, SchemeKind.GGUF_Q6K: 32}
+"""What is taken from codes that lie in two planes."""
+
+
+def native_parts(scheme: QuantScheme, inner: int) -> tuple[NativePart, ...]:
+    """The parts of a weight with K = ``inner``; none where the scheme does not come apart.
+
+    Args:
+        scheme: of its blocks.
+        inner: a multiple of the block. Where an odd number of groups has five bits, codes are i8.
+    """
+    parts = KINDS.get(scheme.kind, ())
+    if _PAIRS not in parts or inner % 64 == 0:
+        return parts
+    return (NativePart("codes", DType.I8), *parts[2:])
 
 
 def take_apart(scheme: QuantScheme, packed: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
-    """Codes [K, N], scales float[K / group, N], and least numbers like them where there are any.
+    """The arrays of ``native_parts``.
 
     Args:
         scheme: one of ``KINDS``.
@@ -42,47 +97,64 @@ def take_apart(scheme: QuantScheme, packed: npt.NDArray[Any]) -> tuple[npt.NDArr
     Raises:
         RlxError: another scheme.
     """
-    known = KINDS.get(scheme.kind)
-    if known is None:
+    if scheme.kind not in KINDS:
         raise RlxError(
             f"take apart: one of {', '.join(k.value for k in KINDS)} is required; got {scheme}. "
             "Decode it."
         )
-    dtype, scales, group, _ = known
     rows = packed.shape[0]
+    inner = packed.shape[1] // scheme.block_bytes * scheme.block_size
     blocks = np.ascontiguousarray(packed).reshape(-1, scheme.block_bytes)
-    codes, scale, least = _parts(scheme.kind, blocks)
-    parts = [codes.reshape(rows, -1).T.astype(dtype.numpy)]
-    floats_ = [values for values in (scale, least) if values is not None]
-    parts += [values.astype(scales.numpy).reshape(rows, -1).T for values in floats_]
-    assert parts[1].shape[0] * group == parts[0].shape[0]
-    return tuple(np.ascontiguousarray(part) for part in parts)
+    held = {
+        name: np.asarray(values).reshape(rows, -1).T
+        for name, values in _parts(scheme.kind, blocks).items()
+    }
+    parts = native_parts(scheme, inner)
+    codes = held["codes"]
+    if _PAIRS in parts:
+        fifth = (codes >> 4).reshape(-1, 2, 32, rows)
+        held["pairs"] = (fifth[:, 0] | (fifth[:, 1] << 1)).reshape(-1, rows)
+    elif _FOUR in parts:
+        held["high"] = codes >> 4
+    else:
+        codes = codes.astype(np.int8) - OFFSETS.get(scheme.kind, 0)
+    held["codes"] = codes & 15 if _FOUR in parts else codes
+    if any(part.name == "tops" for part in parts):
+        held["tops"] = (held["scale"] >> 4) | (held["least"] >> 4 << 2)
+        held |= {name: held[name] & 15 for name in ("scale", "least")}
+    made = tuple(np.ascontiguousarray(held[p.name].astype(p.dtype.numpy)) for p in parts)
+    assert all(a.shape == (inner // p.every, rows) for p, a in zip(parts, made, strict=True))
+    return made
 
 
-def _parts(kind: SchemeKind, b: npt.NDArray[Any]) -> tuple[Any, Any, Any]:
-    """Signed codes [B, elements], scales [B, groups], least numbers or None."""
+def _parts(kind: SchemeKind, b: npt.NDArray[Any]) -> dict[str, Any]:
+    """Codes [B, elements], without their offset, scales [B, groups] and what else there is."""
     match kind:
         case SchemeKind.GGUF_Q8_0:
-            return b[:, 2:34].view(np.int8), half(NUMPY, b, 0), None
+            return {"codes": b[:, 2:34].view(np.int8), "scale": half(NUMPY, b, 0)}
         case SchemeKind.GGUF_Q4_0:
-            return _low(b, 2).astype(np.int8) - 8, half(NUMPY, b, 0), None
+            return {"codes": _low(b, 2).astype(np.int8) - 8, "scale": half(NUMPY, b, 0)}
         case SchemeKind.GGUF_Q4_1:
-            return _low(b, 4), half(NUMPY, b, 0), half(NUMPY, b, 2)
+            scale, least = half(NUMPY, b, 0), half(NUMPY, b, 2)
+            return {"codes": _low(b, 4), "scale": scale, "least": least}
         case SchemeKind.GGUF_Q5_0:
-            codes = (_low(b, 6) | _fifth(b, 2)).astype(np.int8)
-            return codes - 16, half(NUMPY, b, 0), None
+            return {"codes": _low(b, 6) | _fifth(b, 2), "scale": half(NUMPY, b, 0)}
         case SchemeKind.GGUF_Q5_1:
-            return _low(b, 8) | _fifth(b, 4), half(NUMPY, b, 0), half(NUMPY, b, 2)
+            scale, least = half(NUMPY, b, 0), half(NUMPY, b, 2)
+            return {"codes": _low(b, 8) | _fifth(b, 4), "scale": scale, "least": least}
         case SchemeKind.GGUF_Q6K:
             low = nibbles(NUMPY, b[:, :128].reshape(-1, 2, 64)).reshape(-1, 256)
             top = NUMPY.fields(b[:, 128:192].reshape(-1, 2, 32), (0, 2, 4, 6), 3)
-            codes = (low | (flat(NUMPY, top) << 4)).astype(np.int8) - 32
-            return codes, floats(NUMPY, b[:, 192:208].view(np.int8)) * half(NUMPY, b, 208), None
+            return {
+                "codes": low | (flat(NUMPY, top) << 4),
+                "scale": b[:, 192:208].view(np.int8),
+                "scale_unit": half(NUMPY, b, 208),
+            }
         case _:
             return _k_parts(kind, b)
 
 
-def _k_parts(kind: SchemeKind, b: npt.NDArray[Any]) -> tuple[Any, Any, Any]:
+def _k_parts(kind: SchemeKind, b: npt.NDArray[Any]) -> dict[str, Any]:
     """Q4_K and Q5_K: eight groups with six bits for scale and least number."""
     first, second, mixed = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     scale = np.concatenate([first & 63, (mixed & 15) | ((first >> 2) & 48)], axis=1)
@@ -91,8 +163,13 @@ def _k_parts(kind: SchemeKind, b: npt.NDArray[Any]) -> tuple[Any, Any, Any]:
     codes = nibbles(NUMPY, b[:, start : start + 128].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     if kind is SchemeKind.GGUF_Q5K:
         codes = codes | (NUMPY.fields(b[:, 16:48], range(8), 1) << 4)
-    scales = floats(NUMPY, scale) * half(NUMPY, b, 0)
-    return codes.reshape(-1, 256), scales, -(floats(NUMPY, least) * half(NUMPY, b, 2))
+    return {
+        "codes": codes,
+        "scale": scale,
+        "scale_unit": half(NUMPY, b, 0),
+        "least": least,
+        "least_unit": half(NUMPY, b, 2),
+    }
 
 
 def _low(b: npt.NDArray[Any], at: int) -> Any:

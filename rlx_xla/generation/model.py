@@ -211,10 +211,8 @@ class LanguageModel:
     ) -> Preflight:
         """Say whether and how fast this model would run on an accelerator that is not there.
 
-        A TPU gets the weights as native integers of 4 and 8 bits, which stay so in its memory, and
-        caches of bf16. Blocks of Q4_0, Q4_1 and Q8_0 take the bytes that they have in the file; of
-        Q5 and Q6 codes take a byte, since the chip reads no five or six bits; and of K blocks
-        scales are f32, since they are products of two numbers that f16 and bf16 do not hold.
+        A TPU gets the weights as native integers of 2, 4 and 8 bits, which stay so in its memory
+        and take the bytes that the blocks have in the file, and caches of bf16.
 
         Args:
             target: as of `rlx_xla.preflight`.

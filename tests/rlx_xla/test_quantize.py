@@ -60,6 +60,40 @@ def test_every_scheme_rounds_the_weights_once(scheme: str, rng: np.random.Genera
     np.testing.assert_allclose(result, meant, rtol=1e-3, atol=1e-3 * np.abs(meant).max())
 
 
+@pytest.mark.parametrize("scheme", ["int8", "int4:64", "q4_k"])
+def test_inputs_may_be_rounded_too(scheme: str, rng: np.random.Generator) -> None:
+    source, _, x = traced(rng)
+    session = rlx.Session("cpu")
+    exact = session.compile(quantize(source, scheme))
+    found = quantize(source, scheme, inputs="int8")
+    ops = [node.op.op_name for node in found.graph.nodes()]
+    assert ops.count("dequant_matmul_int8") == 3
+    assert "dequant_matmul" not in ops
+    compiled = session.compile(found)
+    result, wanted = np.asarray(compiled(x)), np.asarray(exact(x))
+    error = np.linalg.norm(result - wanted) / np.linalg.norm(wanted)
+    assert 1e-5 < error < 2e-2
+    (meant,) = rlx.interpret(
+        found.graph, {found.graph.inputs[0].name: x}, params=dict(found.params)
+    )
+    # A code between two may go to either.
+    np.testing.assert_allclose(result, meant, rtol=5e-3, atol=5e-3 * np.abs(meant).max())
+
+
+def test_inputs_are_named(rng: np.random.Generator) -> None:
+    source, _, _ = traced(rng)
+    message = "quantize [inputs]: one of 'exact', 'int8' is required; got 'int4'."
+    with pytest.raises(TraceError, match=re.escape(message)):
+        quantize(source, "int8", inputs="int4")
+    message = (
+        "quantize [inputs]: a scheme whose products take rounded inputs is required: GGUF's with "
+        "blocks of 32 or 256, int8 and int4 with blocks that are multiples of 32; got fp8e4m3. "
+        "Choose one, or leave inputs out."
+    )
+    with pytest.raises(TraceError, match=re.escape(message)):
+        quantize(source, "fp8_e4m3", inputs="int8")
+
+
 def test_where_chooses_and_the_table_says_what_stays(rng: np.random.Generator) -> None:
     source, _, _ = traced(rng)
     names = [v.name for v in source.graph.params]
@@ -247,7 +281,7 @@ def test_schemes_are_named(rng: np.random.Generator) -> None:
         quantize(source, "q4k")
 
 
-@pytest.mark.parametrize("scheme", ["q4_0", "q4_1", "q8_0"])
+@pytest.mark.parametrize("scheme", ["q4_0", "q4_1", "q5_0", "q8_0"])
 def test_blocks_come_apart_for_devices_that_read_integers(
     scheme: str, rng: np.random.Generator
 ) -> None:
@@ -267,18 +301,31 @@ def test_blocks_come_apart_for_devices_that_read_integers(
     assert repacked(native) is native
 
 
+@pytest.mark.parametrize("scheme", ["q4_k", "q5_k", "q6_k"])
+def test_super_blocks_come_apart_without_a_byte_more(scheme: str, rng: np.random.Generator) -> None:
+    weight = (rng.normal(size=(512, 48)) / 8).astype(np.float32)
+    x = rng.normal(size=(3, 512)).astype(np.float32)
+    packed = quantize(rlx_xla.trace(lambda w, x: x @ w, weight, x, params=0), scheme)
+    native = repacked(packed)
+    assert sum(_bits(v.type) for v in native.graph.params) == 8 * packed.packed_bytes
+    session = rlx.Session("cpu")
+    found, wanted = session.compile(native)(x), session.compile(packed)(x)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def _bits(kind: Any) -> int:
     size = int(np.prod(kind.shape))
-    return size * (4 if str(kind.dtype) in ("i4", "u4") else 8 * kind.dtype.itemsize)
+    return size * kind.dtype.bits
 
 
 @pytest.mark.skipif(missing(parse_target("v5e-1")) is not None, reason="libtpu is not installed")
-def test_a_tpu_keeps_weights_packed(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("scheme", ["q4_1", "q4_k", "q5_k", "q6_k"])
+def test_a_tpu_keeps_weights_packed(scheme: str, rng: np.random.Generator) -> None:
     params = {"a": rng.normal(size=(1024, 2048)), "b": rng.normal(size=(2048, 1024))}
     params = {name: a.astype(np.float32) for name, a in params.items()}
     x = np.ones((8, 1024), np.float32)
     source = rlx_xla.trace(lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"], params, x, params=0)
-    packed = quantize(source, "q4_1")
+    packed = quantize(source, scheme)
     report = rlx_xla.preflight(repacked(packed), target="tpu:v5e:1x1")
     plain = rlx_xla.preflight(source, target="tpu:v5e:1x1")
     assert report.ok, str(report)

@@ -7,24 +7,32 @@ import re
 import numpy as np
 import pytest
 
+from rlx import GraphBuilder, interpret
 from rlx.errors import RlxError
-from rlx.quant import QuantScheme, decode, encode
-from rlx.quant.native import KINDS, take_apart
+from rlx.passes.native_numbers import native_numbers
+from rlx.quant import QuantScheme, SchemeKind, decode, encode
+from rlx.quant.native import KINDS, native_parts, take_apart
+from rlx.types import TensorType
 
 
+@pytest.mark.parametrize("inner", [512, 96])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
-def test_the_parts_are_the_numbers(kind: object, rng: np.random.Generator) -> None:
+def test_the_parts_are_the_numbers(kind: SchemeKind, inner: int, rng: np.random.Generator) -> None:
     scheme = next(QuantScheme(k) for k in KINDS if k is kind)
-    packed = encode(scheme, rng.normal(size=(7, 512)).astype(np.float32))
-    dtype, scales, group, has_least = KINDS[scheme.kind]
-    codes, scale, *least = take_apart(scheme, packed)
-    assert (codes.dtype, codes.shape) == (dtype.numpy, (512, 7))
-    assert (scale.dtype, scale.shape) == (scales.numpy, (512 // group, 7))
-    assert len(least) == has_least
-    numbers = codes.astype(np.float32).reshape(-1, group, 7) * scale.astype(np.float32)[:, None]
-    if least:
-        numbers = numbers + least[0].astype(np.float32)[:, None]
-    np.testing.assert_allclose(numbers.reshape(512, 7).T, decode(scheme, packed), rtol=1e-6)
+    inner = inner if scheme.block_size == 32 else 512 + 256 * (inner == 96)
+    packed = encode(scheme, rng.normal(size=(7, inner)).astype(np.float32))
+    arrays = take_apart(scheme, packed)
+    parts = native_parts(scheme, inner)
+    for part, array in zip(parts, arrays, strict=True):
+        assert (array.dtype, array.shape) == (part.dtype.numpy, (inner // part.every, 7))
+    bits = sum(part.dtype.bits * array.size for part, array in zip(parts, arrays, strict=True))
+    if inner % 64 == 0:
+        assert bits == 8 * packed.size  # the bytes of the file
+    b = GraphBuilder("numbers")
+    named = {part.name: array for part, array in zip(parts, arrays, strict=True)}
+    values = [b.input(p.name, TensorType(p.dtype, named[p.name].shape)) for p in parts]
+    (numbers,) = interpret(b.build(native_numbers(scheme, values)), named)
+    np.testing.assert_array_equal(numbers.T, decode(scheme, packed))
 
 
 def test_other_schemes_do_not_come_apart() -> None:
