@@ -20,7 +20,12 @@ from rlx.quant import QuantScheme, unpack
 from rlx.quant.schemes import SchemeKind
 from rlx.tolerances import Tolerance
 from rlx_xla.kernels.library import argreduce, cumulative, dequant_matmul, sort, top_k
-from tests.rlx_xla import kernel_samples_attention, kernel_samples_recurrent, kernel_samples_windows
+from tests.rlx_xla import (
+    kernel_samples_attention,
+    kernel_samples_fused,
+    kernel_samples_recurrent,
+    kernel_samples_windows,
+)
 from tests.samples import quantized_blocks
 from tests.samples.base import SIZES, Sample, draw
 
@@ -249,4 +254,5 @@ _TABLE |= {
     CumLogSumExp: _cumlogsumexp,
     TopK: _top_k,
 } | kernel_samples_windows.TABLE
+_TABLE |= kernel_samples_fused.TABLE
 _TABLE |= kernel_samples_attention.TABLE | kernel_samples_recurrent.TABLE

@@ -232,7 +232,16 @@ struct RowsTask {
   int64_t key_end;
   const uint8_t* finite;  // whether v is, for each block of keys; null where none is passed over
   bool exact;             // `most` is known already, and nothing is passed over
+  float* work;            // WorkSize(s) numbers, aligned to 64 bytes
 };
+
+// How many numbers a call of Rows works with: queries, scores, and keys and values of a block.
+inline int64_t WorkSize(const AttentionShape& s) {
+  const int64_t rows = std::min(kRowBlock, s.rows());
+  const int64_t depth = wide256::Padded(s.depth) + 8;  // in either width
+  const int64_t v_depth = wide256::Padded(s.v_depth) + 8;
+  return rows * (depth + kKeyBlock) + (depth + v_depth) * kKeyBlock;
+}
 
 }  // namespace attention
 
@@ -339,13 +348,16 @@ void SharedKeys(const Pool& pool, const AttentionShape& s, int64_t shares, const
                    stride};
   };
   const auto task = [&](int64_t head) {
-    RowsTask made = {head / s.kv_heads, head % s.kv_heads, 0, rows, 0, s.keys, nullptr, false};
+    RowsTask made = {head / s.kv_heads, head % s.kv_heads, 0, rows, 0, s.keys, nullptr, false,
+                     nullptr};
     if (finite != nullptr) made.finite = finite + head * blocks;
     return made;
   };
   ParallelFor(pool, heads * shares, 1, [&](int64_t begin, int64_t end) {
+    const Scratch<float> work(WorkSize(s));
     for (int64_t i = begin; i < end; ++i) {
       RowsTask part = task(i / shares);
+      part.work = work.get();
       part.key = std::min(i % shares * each, s.keys);
       part.key_end = std::min(part.key + each, s.keys);
       Rows(s, part, q, k, v, running(i));
@@ -375,8 +387,10 @@ void SharedKeys(const Pool& pool, const AttentionShape& s, int64_t shares, const
     }
     const RowsTask whole = task(head);
     if (NeedsExact(s, joined, rows)) {
+      const Scratch<float> work(WorkSize(s));
       RowsTask again = whole;
       again.exact = true;
+      again.work = work.get();
       Rows(s, again, q, k, v, joined);
     }
     WriteRows(s, whole, joined, y);
@@ -409,9 +423,11 @@ void Attention(const Pool& pool, const AttentionShape& s, const T* q, const T* k
   const int64_t per_block = cost * std::min(s.rows(), kRowBlock);
   ParallelFor(pool, heads * row_blocks, kGrain / per_block + 1, [&](int64_t begin, int64_t end) {
     const int64_t stride = wide256::Padded(wide256::Padded(s.v_depth) + 8);
-    Scratch<float> numbers(kRowBlock * (stride + 2));
-    const Running run = {numbers.get(), numbers.get() + kRowBlock, numbers.get() + 2 * kRowBlock,
-                         stride};
+    const int64_t most_rows = std::min(kRowBlock, s.rows());
+    const Scratch<float> numbers(kRowBlock * 2 + most_rows * stride + WorkSize(s));
+    float* const work = numbers.get() + 2 * kRowBlock;
+    float* const sums = work + WorkSize(s);
+    const Running run = {numbers.get(), numbers.get() + kRowBlock, sums, stride};
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i / row_blocks;
       const int64_t row = Evened(i % row_blocks, row_blocks) * kRowBlock;
@@ -422,7 +438,8 @@ void Attention(const Pool& pool, const AttentionShape& s, const T* q, const T* k
                              0,
                              s.keys,
                              ranged ? finite.data() + head * blocks : nullptr,
-                             false};
+                             false,
+                             work};
       WholeRows(s, task, q, k, v, run);
       WriteRows(s, task, run, y);
     }

@@ -121,6 +121,7 @@ void AttentionBackward(const Pool& pool, const AttentionShape& s, const T* q, co
   ParallelFor(pool, heads * row_blocks, 1, [&](int64_t begin, int64_t end) {
     const int64_t stride = wide256::Padded(wide256::Padded(s.v_depth) + 8);
     Scratch<float> sums(kRowBlock * (stride + 2));
+    const Scratch<float> work(WorkSize(s));
     const Running run = {sums.get(), sums.get() + kRowBlock, sums.get() + 2 * kRowBlock, stride};
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i / row_blocks;
@@ -132,7 +133,8 @@ void AttentionBackward(const Pool& pool, const AttentionShape& s, const T* q, co
                              0,
                              s.keys,
                              finite.data() + head * blocks,
-                             false};
+                             false,
+                             work.get()};
       StatsOf(s, task, q, k, v, dy, run, stats_of(head));
     }
   });

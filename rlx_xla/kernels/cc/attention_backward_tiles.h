@@ -75,8 +75,8 @@ void AttentionGradientBlocks(const AttentionShape& s, const attention::GradientT
     std::fill(by_value.get(), by_value.get() + kKeys * v_depth, 0.0f);
     for (int64_t row = 0; row < rows; row += kRows) {
       const int64_t count = std::min(kRows, rows - row);
-      const attention::RowsTask part = {task.b, task.kv_head, row,     count,
-                                        key,    key + width,  nullptr, false};
+      const attention::RowsTask part = {task.b,      task.kv_head, row,   count,  key,
+                                        key + width, nullptr,      false, nullptr};
       if (masked && s.mask != AttentionMask::kBias && task.finite[key / kKeys] &&
           task.stats.plain[row / kRows] && AllHidden(s, part, key, width)) {
         continue;

@@ -24,7 +24,8 @@ inline I Columns(int64_t first) {
   return v;
 }
 
-// Turns the products of one row into scores, in place; returns the largest, passing over NaN.
+// Turns the products of one row into scores, in place; returns the largest, passing over NaN. Of
+// what makes scores, a plain row has the scale and the bias alone, and no column behind its keys.
 template <bool kPlain>
 float Logits(const LogitsOf& of, int64_t width, float* s) {
   const V lowest = Set(-std::numeric_limits<float>::infinity());
@@ -32,9 +33,9 @@ float Logits(const LogitsOf& of, int64_t width, float* s) {
   V most = lowest;
   for (int64_t j = 0; j < width; j += kW) {
     V x = LoadV(s + j) * scale;
+    if (!kPlain && of.softcap != 0) x = Tanh(x / of.softcap) * of.softcap;
+    if (of.bias != nullptr) x = x + LoadV(of.bias + j);
     if (!kPlain) {
-      if (of.softcap != 0) x = Tanh(x / of.softcap) * of.softcap;
-      if (of.bias != nullptr) x = x + LoadV(of.bias + j);
       if (of.keep != nullptr) {
         I keep;
         std::memcpy(&keep, of.keep + j, sizeof(keep));
@@ -192,12 +193,14 @@ struct BlockLogits {
       plain = plain && of.seen == 0 && of.seen_end == width;
     }
     if (s.mask == AttentionMask::kCustom || attention::Biased(s)) {
-      plain = false;
       const int64_t head = task.kv_head * s.group() + row % s.group();
       const int64_t at = attention::MaskAt(s, task.b, head, query, key);
       if (s.mask == AttentionMask::kCustom) {
+        plain = false;
         attention::KeepOf(s, at, width, keep);
         of.keep = keep;
+      } else if (padded == width && s.mask_type == ElementType::kF32 && s.mask_strides[3] == 1) {
+        of.bias = static_cast<const float*>(s.mask_data) + at;
       } else {
         attention::BiasOf(s, at, width, bias);
         of.bias = bias;
@@ -217,14 +220,14 @@ void AttentionRows(const AttentionShape& s, const attention::RowsTask& task, con
   const int64_t depth = Padded(s.depth);
   const int64_t v_depth = Padded(s.v_depth);
   const bool direct = rows <= kDirectRows;
-  Scratch<float> queries(rows * depth);
-  Scratch<float> scores(rows * kKeys);
-  Scratch<float> turned(direct ? 0 : s.depth * kKeys);
-  Scratch<float> values(direct ? 0 : v_depth * kKeys);
+  float* const queries = task.work;
+  float* const scores = queries + rows * depth;
+  float* const turned = scores + rows * kKeys;
+  float* const values = turned + s.depth * kKeys;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = task.row + r;
     const T* from = q + s.q.At(task.b, row / group, task.kv_head * group + row % group);
-    Widen(from, 0, 1, s.depth, queries.get() + r * depth, depth);
+    Widen(from, 0, 1, s.depth, queries + r * depth, depth);
   }
   if (!task.exact) std::fill(out.most, out.most + rows, kLowest);
   std::fill(out.total, out.total + rows, 0.0f);
@@ -241,28 +244,30 @@ void AttentionRows(const AttentionShape& s, const attention::RowsTask& task, con
     const T* from = v + s.v.At(task.b, key, task.kv_head);
     if (direct) {
       switch (rows) {
-        case 1: DirectScores<1>(queries.get(), depth, keys, s.k.step, width, s.depth, scores.get()); break;
-        case 2: DirectScores<2>(queries.get(), depth, keys, s.k.step, width, s.depth, scores.get()); break;
-        default: DirectScores<3>(queries.get(), depth, keys, s.k.step, width, s.depth, scores.get()); break;
+        case 1: DirectScores<1>(queries, depth, keys, s.k.step, width, s.depth, scores); break;
+        case 2: DirectScores<2>(queries, depth, keys, s.k.step, width, s.depth, scores); break;
+        default: DirectScores<3>(queries, depth, keys, s.k.step, width, s.depth, scores); break;
       }
       for (int64_t r = 0; r < rows; ++r) {
-        std::fill(scores.get() + r * kKeys + width, scores.get() + r * kKeys + Padded(width), 0.0f);
+        std::fill(scores + r * kKeys + width, scores + r * kKeys + Padded(width), 0.0f);
       }
     } else {
       const int64_t padded = Padded(width);
-      WidenTurned(keys, s.k.step, width, s.depth, turned.get(), padded, padded);
-      Product<false>({queries.get(), depth, 1}, rows, s.depth, turned.get(), padded, padded,
-                     scores.get(), kKeys);
+      WidenTurned(keys, s.k.step, width, s.depth, turned, padded, padded);
+      Product<false>({queries, depth, 1}, rows, s.depth, turned, padded, padded,
+                     scores, kKeys);
     }
     BlockLogits logits(s, task, key, width);
     for (int64_t r = 0; r < rows; ++r) {
-      float* of_row = scores.get() + r * kKeys;
+      float* of_row = scores + r * kKeys;
       const float largest = logits.Row(r, of_row);
       const float before = out.most[r];
       const float most = task.exact ? before : std::max(before, largest);
       const float shift = most == kLowest ? 0.0f : most;
       const float sum = Weights(shift, Padded(width), of_row);
-      if (most != before) {
+      if (before == kLowest) {
+        out.most[r] = most;  // what was summed up so far is zero, or stays NaN
+      } else if (most != before) {
         const float factor = Exp(Set(before - shift))[0];
         out.total[r] *= factor;
         float* sums = out.sums + r * out.stride;
@@ -273,13 +278,13 @@ void AttentionRows(const AttentionShape& s, const attention::RowsTask& task, con
     }
     if (direct) {
       switch (rows) {
-        case 1: DirectSums<1>(scores.get(), from, s.v.step, width, s.v_depth, out.sums, out.stride); break;
-        case 2: DirectSums<2>(scores.get(), from, s.v.step, width, s.v_depth, out.sums, out.stride); break;
-        default: DirectSums<3>(scores.get(), from, s.v.step, width, s.v_depth, out.sums, out.stride); break;
+        case 1: DirectSums<1>(scores, from, s.v.step, width, s.v_depth, out.sums, out.stride); break;
+        case 2: DirectSums<2>(scores, from, s.v.step, width, s.v_depth, out.sums, out.stride); break;
+        default: DirectSums<3>(scores, from, s.v.step, width, s.v_depth, out.sums, out.stride); break;
       }
     } else {
-      Widen(from, s.v.step, width, s.v_depth, values.get(), v_depth);
-      Product<true>({scores.get(), kKeys, 1}, rows, width, values.get(), v_depth, v_depth,
+      Widen(from, s.v.step, width, s.v_depth, values, v_depth);
+      Product<true>({scores, kKeys, 1}, rows, width, values, v_depth, v_depth,
                     out.sums, out.stride);
     }
   }

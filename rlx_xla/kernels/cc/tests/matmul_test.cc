@@ -96,8 +96,9 @@ void TestFewRows() {
   for (int64_t rows : {2, 7, 8, 9, 16, 17, 64}) TestPlain<float, float>(alone, 1, rows, 33, 433);
   for (int64_t n : {1, 15, 16, 17, 47, 48, 49, 384, 385}) {
     TestPlain<float, float>(alone, 1, 5, 17, n);
+    TestPlain<float, float>(alone, 1, 18, 33, n);
   }
-  for (int64_t k : {0, 1, 383, 384, 385, 800}) TestPlain<float, float>(alone, 1, 9, k, 50);
+  for (int64_t k : {0, 1, 15, 16, 17, 31, 32, 33, 383, 384, 385, 800}) TestPlain<float, float>(alone, 1, 9, k, 50);
   const rlx::testing::ThreadPool pool;
   TestPlain<float, float>(pool, 2, 3, 500, 390);
 }
