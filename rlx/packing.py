@@ -289,7 +289,7 @@ def packed_function(traced: TracedFunction, name: str) -> tuple[TracedFunction, 
 def repacked(traced: TracedFunction) -> TracedFunction:
     """The same function with GGUF blocks as native integers, which XLA's TPU products read.
 
-    Codes of 2, 4 or 8 bits lie as [K, N] in memory, with scales for each group of 16 or 32, and
+    Codes of 4 or 8 bits lie as [K, N] in memory, with scales for each group of 16 or 32, and
     become numbers inside the product; queries of rounded inputs take exact ones. Together they have
     the bytes of the blocks. It is done once, on the host; abstract params stay so. What does not
     come apart stays as it is.

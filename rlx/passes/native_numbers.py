@@ -16,8 +16,9 @@ from rlx.ir.graph import Value
 from rlx.ops.bitwise import ShiftRightArithmetic
 from rlx.ops.io import Constant
 from rlx.ops.shape import BroadcastInDim, Iota
-from rlx.quant.native import OFFSETS, native_parts
+from rlx.quant.native import OFFSETS, RUN, native_parts
 from rlx.quant.schemes import QuantScheme
+from rlx.types import Shape
 
 
 def native_numbers(scheme: QuantScheme, tensors: Sequence[Value]) -> Value:
@@ -45,27 +46,25 @@ def native_numbers(scheme: QuantScheme, tensors: Sequence[Value]) -> Value:
 def _codes(scheme: QuantScheme, held: Mapping[str, Value]) -> Value:
     """f32[K, N]."""
     codes = held["codes"].convert(DType.F32)
-    if "pairs" in held:
-        high = _fifth_bits(held["pairs"])
-    elif "high" in held:
-        high = held["high"].convert(DType.F32)
-    else:
+    if "high" not in held:
         return codes
     offset = OFFSETS.get(scheme.kind, 0)
-    whole = codes + high * 16.0
+    whole = codes + _high_bits(held["high"], codes.shape) * 16.0
     return whole - float(offset) if offset else whole
 
 
-def _fifth_bits(pairs: Value) -> Value:
-    """f32[K, N] of u2[K / 2, N]: one bit of it for each of two groups of 32."""
-    halved, outer = (cast("int", d) for d in pairs.shape)
-    shape = (halved // 32, 2, 32, outer)
-    # Along the groups alone: spread within one, the bits would not be a part of the product.
-    both = pairs.convert(DType.I32).reshape((halved // 32, 32, outer))
-    both = BroadcastInDim(shape=shape, broadcast_dimensions=(0, 2, 3))(both)
-    which = Iota(dtype=DType.I32, shape=shape, axis=1)()
-    bits = cast("Value", ShiftRightArithmetic()(both, which)) & 1
-    return bits.convert(DType.F32).reshape((2 * halved, outer))
+def _high_bits(high: Value, shape: Shape) -> Value:
+    """f32[K, N] of u4[K / every, N]."""
+    inner, outer = (cast("int", d) for d in shape)
+    held = cast("int", high.shape[0])
+    every = inner // held
+    whole = (held // RUN, every, RUN, outer)
+    # Along the runs alone: spread within one, the bits would not be a part of the product.
+    wide = high.convert(DType.I32).reshape((held // RUN, RUN, outer))
+    wide = BroadcastInDim(shape=whole, broadcast_dimensions=(0, 2, 3))(wide)
+    place = cast("Value", Iota(dtype=DType.I32, shape=whole, axis=1)()) * (4 // every)
+    bits = cast("Value", ShiftRightArithmetic()(wide, place)) & (2 ** (4 // every) - 1)
+    return bits.convert(DType.F32).reshape((inner, outer))
 
 
 def _filled(like: Value, number: int) -> Value:

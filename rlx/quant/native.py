@@ -1,10 +1,10 @@
-"""Packed blocks taken apart for devices whose products read 2-, 4- and 8-bit integers themselves.
+"""Packed blocks taken apart for devices whose products read 4- and 8-bit integers themselves.
 
 value = code · scale + least, a scale and a least number for each group along K
 
-Codes of five and six bits are a plane of four bits and one of the rest; the fifth bits of two
-groups share a plane. Scales of K blocks stay whole numbers, with the block's own unit beside them.
-So all parts together have the bytes of the blocks.
+Codes of five and six bits are a plane of four bits and one of the rest, in which four or two runs
+of 32 codes share the bits of a number. Scales of K blocks stay whole numbers, with the block's own
+unit beside them. So all parts together have the bytes of the blocks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class NativePart:
     """One array of a weight, [K / every, N].
 
     Attributes:
-        name: what it holds: ``codes``, ``high`` (bits from the fifth on; ``pairs`` where two groups
-            share them), ``scale`` and ``least``, with ``_unit`` for what a block multiplies them
-            by, and ``tops`` for the two bits from the fifth on of each: first those of the scale.
+        name: what it holds: ``codes``, ``high`` (their bits from the fifth on), ``scale`` and
+            ``least``, with ``_unit`` for what a block multiplies them by, and ``tops`` for the two
+            bits from the fifth on of each: first those of the scale.
         dtype: of it.
         every: numbers along K for each of its own.
     """
@@ -45,7 +45,8 @@ class NativePart:
 _F16_SCALE = NativePart("scale", DType.F16, 32)
 _F16_LEAST = NativePart("least", DType.F16, 32)
 _FOUR = NativePart("codes", DType.U4)
-_PAIRS = NativePart("pairs", DType.U2, 2)
+_FIFTH = NativePart("high", DType.U4, 4)
+_TOP = NativePart("high", DType.U4, 2)
 _SIX_BITS = (
     NativePart("scale", DType.U4, 32),
     NativePart("least", DType.U4, 32),
@@ -56,19 +57,22 @@ _SIX_BITS = (
 KINDS: dict[SchemeKind, tuple[NativePart, ...]] = {
     SchemeKind.GGUF_Q4_0: (NativePart("codes", DType.I4), _F16_SCALE),
     SchemeKind.GGUF_Q4_1: (_FOUR, _F16_SCALE, _F16_LEAST),
-    SchemeKind.GGUF_Q5_0: (_FOUR, _PAIRS, _F16_SCALE),
-    SchemeKind.GGUF_Q5_1: (_FOUR, _PAIRS, _F16_SCALE, _F16_LEAST),
+    SchemeKind.GGUF_Q5_0: (_FOUR, _FIFTH, _F16_SCALE),
+    SchemeKind.GGUF_Q5_1: (_FOUR, _FIFTH, _F16_SCALE, _F16_LEAST),
     SchemeKind.GGUF_Q8_0: (NativePart("codes", DType.I8), _F16_SCALE),
     SchemeKind.GGUF_Q4K: (_FOUR, *_SIX_BITS),
-    SchemeKind.GGUF_Q5K: (_FOUR, _PAIRS, *_SIX_BITS),
+    SchemeKind.GGUF_Q5K: (_FOUR, _FIFTH, *_SIX_BITS),
     SchemeKind.GGUF_Q6K: (
         _FOUR,
-        NativePart("high", DType.U2),
+        _TOP,
         NativePart("scale", DType.I8, 16),
         NativePart("scale_unit", DType.F16, 256),
     ),
 }
 """Schemes that come apart so."""
+
+RUN = 32
+"""Codes along K, one after another, whose bits of ``high`` have one place in its numbers."""
 
 OFFSETS = {SchemeKind.GGUF_Q5_0: 16, SchemeKind.GGUF_Q6K: 32}
 """What is taken from codes that lie in two planes."""
@@ -79,10 +83,10 @@ def native_parts(scheme: QuantScheme, inner: int) -> tuple[NativePart, ...]:
 
     Args:
         scheme: of its blocks.
-        inner: a multiple of the block. Where an odd number of groups has five bits, codes are i8.
+        inner: a multiple of the block. Codes of five bits are i8 where it is none of 128.
     """
     parts = KINDS.get(scheme.kind, ())
-    if _PAIRS not in parts or inner % 64 == 0:
+    if _FIFTH not in parts or inner % (RUN * _FIFTH.every) == 0:
         return parts
     return (NativePart("codes", DType.I8), *parts[2:])
 
@@ -111,12 +115,13 @@ def take_apart(scheme: QuantScheme, packed: npt.NDArray[Any]) -> tuple[npt.NDArr
     }
     parts = native_parts(scheme, inner)
     codes = held["codes"]
-    if _PAIRS in parts:
-        fifth = (codes >> 4).reshape(-1, 2, 32, rows)
-        held["pairs"] = (fifth[:, 0] | (fifth[:, 1] << 1)).reshape(-1, rows)
-    elif _FOUR in parts:
-        held["high"] = codes >> 4
-    else:
+    for part in parts:
+        if part.name == "high":
+            high = (codes >> 4).reshape(-1, part.every, RUN, rows)
+            places = np.arange(part.every, dtype=np.uint8) * (4 // part.every)
+            shifted = high << places[:, None, None]
+            held["high"] = np.bitwise_or.reduce(shifted, axis=1).reshape(-1, rows)
+    if _FOUR not in parts:
         codes = codes.astype(np.int8) - OFFSETS.get(scheme.kind, 0)
     held["codes"] = codes & 15 if _FOUR in parts else codes
     if any(part.name == "tops" for part in parts):
