@@ -156,6 +156,21 @@ class Programs:
             caches=zeros,
         )
 
+    def resumed(self, state: State, offset: int, capacity: int, ids: Sequence[int]) -> State:
+        """Return a state that goes on from a position of another one, which is gone.
+
+        Args:
+            state: of one row, as a step returned it.
+            offset: positions of its caches that count.
+            capacity: at least that of the state.
+            ids: tokens of the row; those fed later are marked as they come.
+        """
+        made = self.caches(1, capacity)
+        caches = jax.tree_util.tree_map(_widened, state.caches, made)
+        seen = np.zeros((1, self._config.vocabulary), np.bool_)
+        seen[0, np.asarray(ids, np.int32)] = True
+        return replace(state, offset=np.int32(offset), seen=seen, caches=caches)
+
     def caches(self, batch: int, capacity: int) -> Any:
         """Shapes and dtypes of the caches."""
         make = decoder_loop.empty_stacks if self._loops else decoder.empty_caches
@@ -231,6 +246,15 @@ class Programs:
             compiled.set_params(held)
             jax.block_until_ready(list(compiled.params().values()))
         return compiled
+
+
+def _widened(cache: Any, wanted: Any) -> Any:
+    """A cache with more positions, the last but one axis."""
+    if cache.shape == wanted.shape:
+        return cache
+    wide = np.zeros(wanted.shape, wanted.dtype)
+    wide[..., : cache.shape[-2], :] = np.asarray(cache)
+    return wide
 
 
 def _donated(inputs: Sequence[str]) -> frozenset[str]:
