@@ -374,7 +374,8 @@ def _two_rows(x: jax.Array, w: jax.Array, axis: int) -> jax.Array:
 
 
 PACKED = ("int8/32", "int4/32", "gguf_q8_0", "gguf_q4_0", "gguf_q4_1", "gguf_q5_0", "gguf_q5_1",
-          "gguf_q4k", "gguf_q5k", "gguf_q6k", "fp8e4m3", "nvfp4/16")  # fmt: skip
+          "gguf_q4k", "gguf_q5k", "gguf_q6k", "fp8e4m3", "nvfp4/16",
+          "mlx_affine/4/64")  # fmt: skip
 """Schemes whose products are measured; their baseline is the same graph without the kernel."""
 
 

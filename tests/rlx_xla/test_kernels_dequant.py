@@ -19,9 +19,15 @@ from rlx.types import TensorType, as_type
 from rlx_xla.kernels import ffi
 from rlx_xla.kernels.base import Refused
 from rlx_xla.kernels.select import kernels_for
+from tests.samples.quantized_blocks import gguf_rows
 
 NAMES = ("gguf_q8_0", "gguf_q4_0", "gguf_q4_1", "gguf_q5_0", "gguf_q5_1", "gguf_q4k", "gguf_q5k",
-         "gguf_q6k", "int8/32", "int4/32", "fp8e4m3", "fp8e5m2", "nvfp4/16")  # fmt: skip
+         "gguf_q6k", "int8/32", "int4/32", "fp8e4m3", "fp8e5m2", "nvfp4/16", "mlx_affine/3/32",
+         "mlx_affine/4/64", "mlx_mxfp4/32", "mlx_mxfp8/64", "mxfp4x2/32")  # fmt: skip
+
+GRIDS = ("gguf_iq1s", "gguf_iq1m", "gguf_iq2xxs", "gguf_iq2xs", "gguf_iq2s", "gguf_iq3xxs",
+         "gguf_iq3s", "gguf_tq1_0")  # fmt: skip
+"""Schemes that have no encoder here: their blocks are drawn."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +63,60 @@ def test_a_quantised_matrix_stays_packed(name: str, rng: np.random.Generator) ->
     (choice,) = compiled.report().choices
     assert choice.implementation == "dequant_matmul.cpu.ffi"
     assert compiled.memory()["temp"] < 1 << 20
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_blocks_of_grids_stay_packed(name: str, rng: np.random.Generator) -> None:
+    scheme = QuantScheme.parse(name)
+    blocks = gguf_rows(rng, scheme, 37, 768)
+    numbers = unpack(scheme, blocks).astype(np.float64)
+    for rows in (1, int(rng.integers(2, 40))):  # in registers, and a tile at a time
+        x = rng.normal(size=(rows, 768)).astype(np.float32)
+        compiled = rlx.Session("cpu").compile(_graph(name, x, (blocks,)))
+        compiled.set_params({"weight": blocks})
+        (found,) = compiled.run({"x": x})
+        (choice,) = compiled.report().choices
+        assert choice.implementation == "dequant_matmul.cpu.ffi"
+        assert compiled.memory()["temp"] < 1 << 20
+        most = 1e-6 * (np.abs(x) @ np.abs(numbers.T))
+        assert (np.abs(found - x @ numbers.T) <= most).all()
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_rows_of_mlx(bits: int, rng: np.random.Generator) -> None:
+    scheme = QuantScheme.mlx_affine(bits, int(rng.choice([32, 64, 128])))
+    w = rng.normal(size=(37, 768)).astype(np.float32)
+    codes, *others = (t for t in pack(scheme, w) if t is not None)
+    for rows, dtype in ((1, "f32"), (int(rng.integers(2, 40)), str(rng.choice(["bf16", "f16"])))):
+        tensors = (codes, *(t.astype(as_dtype(dtype).numpy) for t in others))
+        numbers = unpack(scheme, *tensors).astype(np.float64)
+        x = rng.normal(size=(rows, 768)).astype(np.float32)
+        compiled = rlx.Session("cpu").compile(_graph(str(scheme), x, tensors))
+        compiled.set_params(dict(zip(("weight", "scale", "zero"), tensors, strict=True)))
+        (found,) = compiled.run({"x": x})
+        (choice,) = compiled.report().choices
+        assert choice.implementation == "dequant_matmul.cpu.ffi"
+        most = np.abs(x) @ (np.abs(numbers.T) + 1)  # a code's product with its scale may be larger
+        assert (np.abs(found - x @ numbers.T) <= 1e-6 * most).all()
+
+
+def test_a_scale_that_is_not_finite(rng: np.random.Generator) -> None:
+    """One infinite scale: NaN where a code is zero, as the interpreter has it; else infinity."""
+    codes = rng.integers(1, 100, (64, 256)).astype(np.int8)
+    scale = rng.uniform(0.01, 0.1, (2, 256)).astype(np.float32)
+    bad, zero = (int(c) for c in rng.choice(256, 2, replace=False))
+    scale[1, [bad, zero]] = np.inf
+    codes[40, zero] = 0
+    x = np.ones((1, 64), np.float32)
+    graph = _graph("int8/32", x, (codes, scale))
+    compiled = rlx.Session("cpu").compile(graph)
+    params = {"weight": codes, "scale": scale}
+    compiled.set_params(params)
+    (found,) = compiled.run({"x": x})
+    assert np.isnan(found[0, zero])
+    assert np.isinf(found[0, bad])
+    (wanted,) = rlx.interpret(graph, {"x": x}, params=params)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -109,6 +169,39 @@ def test_rounded_products_do_not_depend_on_how_rows_are_taken(
     assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("name", ["int8/32", "int8a/64", "int4/32", "int4/320", "int8/4096"])
+def test_rounded_products_with_columns(name: str, rng: np.random.Generator) -> None:
+    scheme = QuantScheme.parse(name)
+    size, columns = int(rng.integers(500, 700)), 2 * int(rng.integers(120, 200))
+    parts = pack(scheme, rng.normal(size=(size, columns)).astype(np.float32))
+    tensors = tuple(t for t in parts if t is not None)
+    numbers = unpack(scheme, *tensors, size=size).astype(np.float64)
+    x = rng.normal(size=(11, size)).astype(np.float32)
+    found: dict[int, Any] = {}
+    for rows in (1, 11):
+        b = rlx.GraphBuilder("rounded")
+        weights = [
+            b.param(n, TensorType(as_dtype(t.dtype), t.shape))
+            for n, t in zip(("weight", "scale", "zero"), tensors, strict=False)
+        ]
+        given = b.input("x", TensorType(DType.F32, (rows, size)))
+        compiled = rlx.Session("cpu").compile(
+            b.build(DequantMatmulInt8(scheme=name)(given, *weights))
+        )
+        compiled.set_params(dict(zip(("weight", "scale", "zero"), tensors, strict=False)))
+        (found[rows],) = compiled.run({"x": x[:rows]})
+        (choice,) = compiled.report().choices
+        assert choice.implementation == "dequant_matmul_int8.cpu.ffi"
+    np.testing.assert_array_equal(found[1][0], found[11][0])
+    # Half a step of each block's inputs.
+    block = scheme.block if scheme.block <= 256 else int(np.gcd(scheme.block, 256))
+    most = np.repeat(np.maximum.reduceat(np.abs(x), range(0, size, block), axis=1), block, axis=1)
+    bound = most[:, :size] @ np.abs(numbers) / 254
+    error = np.abs(found[11] - x @ numbers)
+    assert (error <= 1.001 * bound + 1e-4).all()
+    assert (error > 1e-6 * bound).any()  # they are rounded
+
+
 def test_under_jax_transformations(rng: np.random.Generator) -> None:
     scheme = QuantScheme.gguf("Q4_K")
     (weight, _, _) = pack(scheme, rng.normal(size=(6, 256)).astype(np.float32))
@@ -126,7 +219,11 @@ def test_under_jax_transformations(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("name", "types", "reason"),
     [
-        ("gguf_tq1_0", ["f32[1, 256]", "u8[4, 54]"], "scheme gguf_tq1_0 is not among the"),
+        (
+            "mlx_mxfp4/8",
+            ["f32[1, 8]", "u32[4, 1]", "u8[4, 1]"],
+            "groups of 8 are no multiple of 32",
+        ),
         ("gguf_q8_0", ["f64[1, 32]", "u8[4, 34]"], "x is f64, and f32, bf16 and f16 are taken"),
         ("gguf_q8_0", ["f32[b, 32]", "u8[4, 34]"], "f32[b, 32] is not static"),
         ("gguf_q8_0", ["f32[513, 32]", "u8[4, 34]"], "513 rows are more than 512"),
@@ -183,7 +280,33 @@ def test_a_hostile_weight_is_an_error() -> None:
     _refused(int8, wide, 4, "x must be f32, bf16 or f16", block=32)
     nibbles = np.zeros(256 * 5 // 2, np.uint8)
     odd = [x, nibbles, np.zeros((8, 5), np.float32)]
-    _refused("rlx_dequant_matmul_int4_cpu", odd, 5, ".* two a byte, n even,", block=32)
+    for int4 in ("rlx_dequant_matmul_int4_cpu", "rlx_dequant_matmul_int8_codes4_cpu"):
+        _refused(int4, odd, 5, ".* two a byte, n even,", block=32)
+    rounded = "rlx_dequant_matmul_int8_codes8_cpu"
+    told = "a block that is a multiple of 32 is required; got 16"
+    _refused(rounded, [x, codes, np.zeros((16, 4), np.float32)], 4, told, block=16)
+    told = r"x\[..., k\] and a result \[..., 4\] are required"
+    _refused(rounded, [x, codes, scale], 3, told, block=32)
+    _refused(rounded, wide, 4, "x must be f32, bf16 or f16", block=32)
+
+
+def test_a_hostile_weight_of_mlx_is_an_error() -> None:
+    mlx = "rlx_dequant_matmul_mlx_cpu"
+    x = np.zeros((2, 64), np.float32)
+    codes, scale = np.zeros((4, 8), np.uint32), np.zeros((4, 1), np.float32)
+    good: dict[str, int] = {"bits": 4, "block": 64}
+    told = r"codes \[n, k \* 4 / 32\], and scale and bias \[n, k / 64\]"
+    _refused(mlx, [x, codes[:, :7], scale, scale], 4, told, **good)
+    _refused(mlx, [x, codes, scale[:3], scale[:3]], 4, told, **good)
+    _refused(mlx, [x, codes, scale, scale[:3]], 4, told, **good)
+    _refused(mlx, [x[:, :32], codes[:, :4], scale, scale], 4, told, **good)
+    _refused(mlx, [x, codes, scale, scale], 5, r"x\[..., 64\] and a result \[..., 4\]", **good)
+    _refused(mlx, [x, codes, scale, scale.astype(np.float16)], 4, "operand 3 must have", **good)
+    whole = scale.astype(np.int32)
+    _refused(mlx, [x, codes, whole, whole], 4, "scale must be f32, bf16 or f16", **good)
+    told = "bits of 2, 3, 4, 5, 6 or 8 and a block of 32, 64 or 128"
+    _refused(mlx, [x, codes, scale, scale], 4, told, bits=7, block=64)
+    _refused(mlx, [x, codes, scale, scale], 4, told, bits=4, block=48)
 
 
 def test_a_hostile_weight_of_small_floats_is_an_error() -> None:
@@ -200,6 +323,21 @@ def test_a_hostile_weight_of_small_floats_is_an_error() -> None:
     _refused(nvfp4, [x, nibbles, scales[:1]], 4, told)
     _refused(nvfp4, [x, nibbles, scales, np.ones(2, np.float32)], 4, "one scale for all")
     _refused(nvfp4, [x, nibbles[:48], scales[:, :3]], 3, told)
+
+
+def test_a_hostile_weight_of_powers_of_two_is_an_error() -> None:
+    mx4, mx8 = "rlx_dequant_matmul_mx4_cpu", "rlx_dequant_matmul_mx8_cpu"
+    x = np.zeros((2, 64), np.float32)
+    codes, scale = np.zeros((4, 8), np.uint32), np.zeros((4, 2), np.uint8)
+    told = r"codes of \[n, k\] and scale \[n, k / 32\], of one or two planes, and a block"
+    _refused(mx4, [x, codes[:, :7], scale], 4, told, block=32)
+    _refused(mx4, [x, codes, scale[:, :1]], 4, told, block=32)
+    _refused(mx4, [x, codes, scale[:3]], 3, told, block=32)
+    _refused(mx4, [x, codes.astype(np.int32), scale], 4, told, block=32)
+    _refused(mx4, [x, codes, np.zeros((3, 4, 2), np.uint8)], 4, told, block=32)
+    _refused(mx4, [x, codes, np.zeros((4, 4), np.uint8)], 4, ".*a multiple of 32 are", block=16)
+    _refused(mx4, [x, codes, scale], 5, r"x\[..., 64\] and a result \[..., 4\]", block=32)
+    _refused(mx8, [x, codes, scale], 4, told, block=32)
 
 
 @pytest.mark.parametrize("name", ["gguf_q4k", "fp8e4m3", "nvfp4/16", "int8/32"])

@@ -151,6 +151,7 @@ def _rounded_products(rng: np.random.Generator) -> Iterator[Sample]:
             # A scale between two numbers of f16 may go to either.
             bound = Tolerance(2e-3 * float(most.max(initial=0)), 2e-3)
             yield Sample(op, (x, *tensors), f"{scheme} {dtype}{list(x.shape)}", tolerance=bound)
+    yield from _rounded_columns(rng)
     q8 = QuantScheme.gguf("Q8_0")
     none = (np.zeros((0, 64), np.float32), *weight(rng, q8, 64, 3))
     yield Sample(DequantMatmulInt8(scheme=str(q8)), none, "no rows")
@@ -159,6 +160,30 @@ def _rounded_products(rng: np.random.Generator) -> Iterator[Sample]:
     whole = (bad, *weight(rng, q8, 64, 3))
     loose = Tolerance(2e-2, 2e-3)
     yield Sample(DequantMatmulInt8(scheme=str(q8)), whole, "not finite", tolerance=loose)
+
+
+def _rounded_columns(rng: np.random.Generator) -> Iterator[Sample]:
+    # Lines of codes that are full and not, blocks that are not full, and ones larger than x's.
+    for name, dtype, rows, inner, outer in (
+        ("int8/32", DType.F32, (3,), 96, 70),
+        ("int8/96", DType.BF16, (), 200, 9),
+        ("int8a/64", DType.F32, (5,), 100, 64),
+        ("int4/32", DType.F32, (1,), 64, 130),
+        ("int4/64", DType.F16, (2, 1), 51, 6),
+        ("int4/320", DType.F32, (2,), 640, 4),
+    ):
+        scheme = QuantScheme.parse(name)
+        shape = (inner, outer)
+        tensors = pack(scheme, rng.normal(size=shape).astype(np.float32))
+        tensors = tuple(t for t in tensors if t is not None)
+        x = draw(rng, dtype, (*rows, inner))
+        x[..., :32] = 0  # a block without any number has no scale
+        numbers = unpack(scheme, *tensors, size=inner).astype(np.float64)
+        most = np.abs(x.astype(np.float64)) @ np.abs(numbers)
+        # A code of x between two may go to either.
+        bound = Tolerance(2e-3 * float(most.max(initial=0)), 2e-3)
+        label = f"{name} {dtype}{list(x.shape)}"
+        yield Sample(DequantMatmulInt8(scheme=name), (x, *tensors), label, tolerance=bound)
 
 
 def _picked_products(rng: np.random.Generator) -> Iterator[Sample]:
@@ -287,9 +312,13 @@ def error_samples() -> Iterator[ErrorSample]:
     yield ErrorSample(product, ("f32[2, 64]", "u8[2, 34]"), ShapeError, "C4", "K = 32")
     yield ErrorSample(product, ("f32[2, k]", "u8[2, 34]"), InconclusiveDimError, "C4", "K = 32")
     rounded = _make(DequantMatmulInt8, scheme="gguf_q8_0")
-    for name in ("gguf_nvfp4", "int8/32"):
+    for name in ("gguf_nvfp4", "int8/48", "fp8e4m3"):
         other = _make(DequantMatmulInt8, scheme=name)
         yield ErrorSample(other, ("f32[64]", "u8[2, 36]"), ShapeError, "C1", "32 or 256")
+    columns = _make(DequantMatmulInt8, scheme="int8/32")
+    yield ErrorSample(columns, ("f32[64]", "i8[64, 3]"), ShapeError, "C2", "to have a scale")
+    given = ("f32[2, 60]", "i8[64, 3]", "f32[2, 3]")
+    yield ErrorSample(columns, given, ShapeError, "C4", "K = 64")
     yield ErrorSample(rounded, ("f32[2, 32]", "u8[2, 35]"), ShapeError, "C2", "34 bytes")
     yield ErrorSample(rounded, ("i8[2, 32]", "u8[2, 34]"), DTypeError, "C3", "floating")
     yield ErrorSample(rounded, ("f32[]", "u8[2, 34]"), ShapeError, "C3", "one axis")

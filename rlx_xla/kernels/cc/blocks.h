@@ -346,6 +346,7 @@ struct ColumnsOfCodes {
   int64_t cols;
 
   static constexpr bool kPlain = false;
+  static constexpr bool kFew = true;
 
   matmul::Tile<float> Get(int64_t row, int64_t rows, int64_t col, int64_t count, int64_t unit,
                           float* buffer, int64_t stride, int64_t ahead) const {
@@ -373,17 +374,6 @@ struct ColumnsOfCodes {
       std::fill(to + count, to + matmul::RoundUp(count, unit), 0.0f);
     }
     return {buffer, stride};
-  }
-
-  // y[rows, 0 .. some) of few rows of x: how many, which is 0 where this CPU has no way that is
-  // better than Get.
-  template <typename Pool>
-  int64_t Few(const Pool& pool, int64_t rows, int64_t k, const float* x, float* y) const {
-#if defined(__x86_64__)
-    if (matmul::HasAvx512()) return columns::Product<Kind>(pool, *this, rows, k, x, y);
-#endif
-    (void)pool, (void)rows, (void)k, (void)x, (void)y;
-    return 0;
   }
 
 #if defined(__x86_64__)

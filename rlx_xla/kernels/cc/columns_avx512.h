@@ -403,4 +403,24 @@ int64_t Product(const Pool& pool, const Weights& w, int64_t rows, int64_t k, con
 
 #endif  // defined(__x86_64__)
 
+namespace rlx {
+
+namespace columns {
+
+// y[rows, 0 .. some) of few rows of x and weights that have a Kind: how many, which is 0 where this
+// CPU has no way that is better than their Get.
+template <typename Pool, typename Weights>
+int64_t FewRows(const Pool& pool, const Weights& w, int64_t rows, int64_t k, const float* x,
+                float* y) {
+#if defined(__x86_64__)
+  if (matmul::HasAvx512()) return Product<typename Weights::Kind>(pool, w, rows, k, x, y);
+#endif
+  (void)pool, (void)w, (void)rows, (void)k, (void)x, (void)y;
+  return 0;
+}
+
+}  // namespace columns
+
+}  // namespace rlx
+
 #endif  // RLX_KERNELS_COLUMNS_AVX512_H_

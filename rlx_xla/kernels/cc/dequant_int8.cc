@@ -1,8 +1,13 @@
 // Handlers of dequant_int8.h, y of x's dtype; attribute `scheme`: s64, the numbers of GGUF's tensor
 // types:
 //   rlx_dequant_matmul_int8_rows_cpu(x[..., k], weight[n, bytes]);
-//   rlx_dequant_matmul_int8_pick_cpu(x[..., k], index, weights[n, bytes] …), which reads one.
+//   rlx_dequant_matmul_int8_pick_cpu(x[..., k], index, weights[n, bytes] …), which reads one;
+// and of columns_int8.h, attribute `block`, a multiple of 32:
+//   rlx_dequant_matmul_int8_codes<8|4>_cpu(x, codes, scale[blocks, n], zero, optional).
 #include "dequant_int8.h"
+
+#include "codes_call.h"
+#include "columns_int8.h"
 #include "handler.h"
 #include "picked.h"
 
@@ -66,7 +71,37 @@ void RowsHandler(const rlx::Call& call) {
 
 void PickHandler(const rlx::Call& call) { Product(call, rlx::PickedArg(call)); }
 
+template <bool kNibbles>
+void CodesHandler(const rlx::Call& call) {
+  const rlx::blocks::ColumnsOfCodes<kNibbles> weights = rlx::CodesOf<kNibbles>(call, /*unit=*/32);
+  const Tensor x = call.Arg(0);
+  const Tensor y = call.Result(0, x.dtype);
+  const int64_t k = x.rank > 0 ? x.dim(x.rank - 1) : 0;
+  const int64_t rows = x.rank > 0 ? x.Count(0, x.rank - 1) : 0;
+  if (x.rank < 1 || y.size() != rows * weights.cols) {
+    rlx::InvalidArgument(call.name() + ": x[..., k] and a result [..., " +
+                         std::to_string(weights.cols) + "] are required; got " + x.ShapeText() +
+                         " -> " + y.ShapeText() + ".");
+  }
+  switch (x.dtype) {
+    case XLA_FFI_DataType_F32:
+      return rlx::columns::RoundedProduct(call, weights, rows, k, x.As<const float>(),
+                                          y.As<float>());
+    case XLA_FFI_DataType_BF16:
+      return rlx::columns::RoundedProduct(call, weights, rows, k, x.As<const rlx::Bf16>(),
+                                          y.As<rlx::Bf16>());
+    case XLA_FFI_DataType_F16:
+      return rlx::columns::RoundedProduct(call, weights, rows, k, x.As<const rlx::F16>(),
+                                          y.As<rlx::F16>());
+    default:
+      rlx::InvalidArgument(call.name() + ": x must be f32, bf16 or f16; got element type " +
+                           std::to_string(x.dtype) + " (numbers of xla::PrimitiveType).");
+  }
+}
+
 }  // namespace
 
 RLX_HANDLER(rlx_dequant_matmul_int8_rows_cpu, RowsHandler)
 RLX_HANDLER(rlx_dequant_matmul_int8_pick_cpu, PickHandler)
+RLX_HANDLER(rlx_dequant_matmul_int8_codes8_cpu, CodesHandler<false>)
+RLX_HANDLER(rlx_dequant_matmul_int8_codes4_cpu, CodesHandler<true>)

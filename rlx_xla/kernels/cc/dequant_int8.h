@@ -94,35 +94,37 @@ void Taken(const int8_t* codes, int32_t* taken) {
 #endif
 }
 
-// Rounds one block of x.
-template <typename Block>
-void RoundBlock(const float* x, const RoundedTo& to) {
-  constexpr int kSize = Block::kElements;
+// Rounds numbers to codes: the scale, which is NaN where one of them is not finite.
+inline float RoundCodes(const float* x, int64_t size, int8_t* codes) {
   int32_t most_bits = 0;  // those of numbers that are not below zero are in the numbers' order
-  for (int i = 0; i < kSize; ++i) {
+  for (int64_t i = 0; i < size; ++i) {
     int32_t bits;
     std::memcpy(&bits, x + i, sizeof(bits));
     most_bits = std::max(most_bits, bits & 0x7fffffff);
   }
+  if (most_bits >= 0x7f800000) {
+    std::memset(codes, 0, size);
+    return std::numeric_limits<float>::quiet_NaN();
+  }
   float most;
   std::memcpy(&most, &most_bits, sizeof(most));
-  const bool finite = most_bits < 0x7f800000;
-  const float scale = most / 127.0f;
   float inverse = 127.0f / most;
   // What is zero, or so small that this has no finite inverse, rounds to zero.
   if (!(inverse <= std::numeric_limits<float>::max())) inverse = 0.0f;
-  float stored = kSize == kGroup ? ToFloat(FromFloat<F16>(scale)) : scale;
-  if (finite) {
-    for (int i = 0; i < kSize; ++i) {
-      // Adding and taking away 1.5 · 2^23 rounds to the nearest, ties to even.
-      const auto code = static_cast<int32_t>((x[i] * inverse + 12582912.0f) - 12582912.0f);
-      to.codes[i] = static_cast<int8_t>(std::clamp(code, -127, 127));
-    }
-  } else {
-    stored = std::numeric_limits<float>::quiet_NaN();
-    std::memset(to.codes, 0, kSize);
+  for (int64_t i = 0; i < size; ++i) {
+    // Adding and taking away 1.5 · 2^23 rounds to the nearest, ties to even.
+    const auto code = static_cast<int32_t>((x[i] * inverse + 12582912.0f) - 12582912.0f);
+    codes[i] = static_cast<int8_t>(std::clamp(code, -127, 127));
   }
-  *to.scale = stored;
+  return most / 127.0f;
+}
+
+// Rounds one block of x.
+template <typename Block>
+void RoundBlock(const float* x, const RoundedTo& to) {
+  constexpr int kSize = Block::kElements;
+  const float scale = RoundCodes(x, kSize, to.codes);
+  *to.scale = kSize == kGroup ? ToFloat(FromFloat<F16>(scale)) : scale;
   for (int g = 0; g < kSize / kGroup; ++g) {
     const int8_t* codes = to.codes + g * kGroup;
     if constexpr (Block::kBias != 0) Taken<Block::kBias>(codes, to.taken + g * 8);
@@ -132,8 +134,7 @@ void RoundBlock(const float* x, const RoundedTo& to) {
       if constexpr (kIsLarge<Block>) {
         to.total[g] = static_cast<int16_t>(total);
       } else {
-        const float exact = static_cast<float>(total) * scale;
-        *to.sum = finite ? ToFloat(FromFloat<F16>(exact)) : stored;
+        *to.sum = ToFloat(FromFloat<F16>(static_cast<float>(total) * scale));
       }
     }
   }

@@ -1,13 +1,21 @@
-// Handlers of blocks.h, minifloat.h and products.h; y has x's dtype:
+// Handlers of blocks.h, grids.h, minifloat.h, mlx.h, mx_rows.h and products.h; y has x's dtype:
 //   rlx_dequant_matmul_gguf_cpu(x[..., k], weight[n, bytes]) for rows of blocks, attribute `scheme`:
 //     s64, the numbers of GGUF's tensor types;
 //   rlx_dequant_matmul_gguf_pick_cpu(x, index, weights …): the same, with one of several weights;
 //   rlx_dequant_matmul_int<8|4>_cpu(x, codes, scale[blocks, n], zero, optional), attribute `block`;
 //   rlx_dequant_matmul_fp8e<4m3|5m2>_cpu(x, codes[k, n], scale[n], optional);
-//   rlx_dequant_matmul_nvfp4_cpu(x, codes, scale[k / 16, n], scale of all, optional).
+//   rlx_dequant_matmul_nvfp4_cpu(x, codes, scale[k / 16, n], scale of all, optional);
+//   rlx_dequant_matmul_mlx_cpu(x, codes: u32[n, k * bits / 32], scale and bias [n, k / block]),
+//     attributes `bits` and `block`;
+//   rlx_dequant_matmul_mx<4|8>_cpu(x, codes, scale: u8[n, k / block]), codes of n rows; or codes and
+//     scale[2, n, k / block] of two planes; attribute `block`, a multiple of 32.
 #include "blocks.h"
+#include "codes_call.h"
+#include "grids.h"
 #include "handler.h"
 #include "minifloat.h"
+#include "mlx.h"
+#include "mx_rows.h"
 #include "picked.h"
 #include "products.h"
 
@@ -84,8 +92,16 @@ void BlocksProduct(const rlx::Call& call, int64_t at) {
     case 13: return RunBlocks<rlx::blocks::Q5_K>(call, at);
     case 14: return RunBlocks<rlx::blocks::Q6_K>(call, at);
     case 15: return RunBlocks<rlx::blocks::Q8_K>(call, at);
+    case 16: return RunBlocks<rlx::blocks::Iq2Xxs>(call, at);
+    case 17: return RunBlocks<rlx::blocks::Iq2Xs>(call, at);
+    case 18: return RunBlocks<rlx::blocks::Iq3Xxs>(call, at);
+    case 19: return RunBlocks<rlx::blocks::Iq1S>(call, at);
     case 20: return RunBlocks<rlx::blocks::Iq4Nl>(call, at);
+    case 21: return RunBlocks<rlx::blocks::Iq3S>(call, at);
+    case 22: return RunBlocks<rlx::blocks::Iq2S>(call, at);
     case 23: return RunBlocks<rlx::blocks::Iq4Xs>(call, at);
+    case 29: return RunBlocks<rlx::blocks::Iq1M>(call, at);
+    case 34: return RunBlocks<rlx::blocks::Tq1_0>(call, at);
     case 35: return RunBlocks<rlx::blocks::Tq2_0>(call, at);
     case 39: return RunBlocks<rlx::blocks::Mxfp4>(call, at);
     case 40: return RunBlocks<rlx::blocks::Nvfp4>(call, at);
@@ -104,35 +120,11 @@ void BlocksPickHandler(const rlx::Call& call) { BlocksProduct(call, rlx::PickedA
 
 template <bool kNibbles>
 void CodesHandler(const rlx::Call& call) {
-  const bool has_zero = call.ArgCount() == 4;
-  call.Expect(has_zero ? 4 : 3, /*results=*/1);
-  const int64_t block = call.Attr<int64_t>("block");
+  const rlx::blocks::ColumnsOfCodes<kNibbles> weights = rlx::CodesOf<kNibbles>(call, /*unit=*/1);
   const Tensor x = call.Arg(0);
-  const Tensor codes = call.Arg(1, kNibbles ? XLA_FFI_DataType_U8 : XLA_FFI_DataType_S8);
-  const Tensor scale = call.Arg(2, XLA_FFI_DataType_F32);
   const Tensor y = call.Result(0, x.dtype);
   const int64_t k = x.rank > 0 ? x.dim(x.rank - 1) : 0;
-  const int64_t n = scale.rank == 2 ? scale.dim(1) : 0;
-  const bool odd = kNibbles && n % 2 != 0;
-  if (block < 1 || scale.rank != 2 || scale.dim(0) != (k + block - 1) / block || odd ||
-      codes.size() != (kNibbles ? k * n / 2 : k * n)) {
-    rlx::InvalidArgument(call.name() + ": codes [k, n]" + (kNibbles ? ", two a byte, n even," : "") +
-                         " and scale [k / " + std::to_string(block) + ", n] are required; got " +
-                         x.ShapeText() + " times " + codes.ShapeText() + " and " +
-                         scale.ShapeText() + ".");
-  }
-  const float* zero = nullptr;
-  if (has_zero) {
-    const Tensor given = call.Arg(3, XLA_FFI_DataType_F32);
-    if (given.ShapeText() != scale.ShapeText()) {
-      rlx::InvalidArgument(call.name() + ": zero must have the shape of scale, " +
-                           scale.ShapeText() + "; got " + given.ShapeText() + ".");
-    }
-    zero = given.As<const float>();
-  }
-  const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/false);
-  const rlx::blocks::ColumnsOfCodes<kNibbles> weights = {
-      codes.As<const uint8_t>(), scale.As<const float>(), zero, block, n};
+  const MatmulShape shape = ShapeOf(call, x, y, k, weights.cols, /*by_rows=*/false);
   Run(call, shape, x, weights, y);
 }
 
@@ -194,6 +186,77 @@ void Nvfp4Handler(const rlx::Call& call) {
   Run(call, shape, x, weights, y);
 }
 
+template <typename S>
+void RunMlx(const rlx::Call& call, int64_t bits, int64_t block) {
+  const Tensor x = call.Arg(0);
+  const Tensor codes = call.Arg(1, XLA_FFI_DataType_U32);
+  const Tensor scale = call.Arg(2);
+  const Tensor bias = call.Arg(3, scale.dtype);
+  const Tensor y = call.Result(0, x.dtype);
+  const int64_t k = x.rank > 0 ? x.dim(x.rank - 1) : 0;
+  const int64_t n = codes.rank == 2 ? codes.dim(0) : 0;
+  if (codes.rank != 2 || k % block != 0 || codes.dim(1) != k * bits / 32 || scale.rank != 2 ||
+      scale.dim(0) != n || scale.dim(1) != k / block || bias.ShapeText() != scale.ShapeText()) {
+    rlx::InvalidArgument(call.name() + ": codes [n, k * " + std::to_string(bits) +
+                         " / 32], and scale and bias [n, k / " + std::to_string(block) +
+                         "] are required; got " + x.ShapeText() + " times " + codes.ShapeText() +
+                         ", " + scale.ShapeText() + " and " + bias.ShapeText() + ".");
+  }
+  const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/true);
+  const rlx::mlx::Rows<S> weights = {codes.As<const uint8_t>(), scale.As<const S>(),
+                                     bias.As<const S>(), k, block, static_cast<int>(bits)};
+  Run(call, shape, x, weights, y);
+}
+
+void MlxHandler(const rlx::Call& call) {
+  call.Expect(/*args=*/4, /*results=*/1);
+  const int64_t bits = call.Attr<int64_t>("bits");
+  const int64_t block = call.Attr<int64_t>("block");
+  const bool known = (2 <= bits && bits <= 6) || bits == 8;
+  if (!known || (block != 32 && block != 64 && block != 128)) {
+    rlx::InvalidArgument(call.name() + ": bits of 2, 3, 4, 5, 6 or 8 and a block of 32, 64 or 128 "
+                         "are required; got " + std::to_string(bits) + " and " +
+                         std::to_string(block) + ".");
+  }
+  switch (call.Arg(2).dtype) {
+    case XLA_FFI_DataType_F32: return RunMlx<float>(call, bits, block);
+    case XLA_FFI_DataType_BF16: return RunMlx<rlx::Bf16>(call, bits, block);
+    case XLA_FFI_DataType_F16: return RunMlx<rlx::F16>(call, bits, block);
+    default:
+      rlx::InvalidArgument(call.name() + ": scale must be f32, bf16 or f16; got element type " +
+                           std::to_string(call.Arg(2).dtype) +
+                           " (numbers of xla::PrimitiveType).");
+  }
+}
+
+template <bool kNibbles>
+void MxHandler(const rlx::Call& call) {
+  call.Expect(/*args=*/3, /*results=*/1);
+  const int64_t block = call.Attr<int64_t>("block");
+  const Tensor x = call.Arg(0);
+  const Tensor codes = call.Arg(1);
+  const Tensor scale = call.Arg(2, XLA_FFI_DataType_U8);
+  const Tensor y = call.Result(0, x.dtype);
+  const int64_t k = x.rank > 0 ? x.dim(x.rank - 1) : 0;
+  const int64_t planes = scale.rank == 3 ? 2 : 1;
+  const int64_t n = scale.rank == 2 || scale.rank == 3 ? scale.dim(scale.rank - 2) : 0;
+  const bool words = codes.dtype == XLA_FFI_DataType_U32;
+  const int64_t bytes = codes.size() * (words ? 4 : 1);
+  if (block < 32 || block % 32 != 0 || k % block != 0 || (scale.rank != 2 && scale.rank != 3) ||
+      (scale.rank == 3 && scale.dim(0) != 2) || scale.dim(scale.rank - 1) != k / block ||
+      (!words && codes.dtype != XLA_FFI_DataType_U8) ||
+      bytes != planes * n * k / (kNibbles ? 2 : 1)) {
+    rlx::InvalidArgument(call.name() + ": codes of [n, k] and scale [n, k / " +
+                         std::to_string(block) + "], of one or two planes, and a block that is a "
+                         "multiple of 32 are required; got " + x.ShapeText() + " times " +
+                         codes.ShapeText() + " and " + scale.ShapeText() + ".");
+  }
+  const MatmulShape shape = ShapeOf(call, x, y, k, n, /*by_rows=*/true);
+  const rlx::blocks::RowsOfMx<kNibbles> weights = {
+      codes.As<const uint8_t>(), scale.As<const uint8_t>(), n, k, block, planes};
+  Run(call, shape, x, weights, y);
+}
+
 }  // namespace
 
 RLX_HANDLER(rlx_dequant_matmul_gguf_cpu, BlocksHandler)
@@ -203,3 +266,6 @@ RLX_HANDLER(rlx_dequant_matmul_int4_cpu, CodesHandler<true>)
 RLX_HANDLER(rlx_dequant_matmul_fp8e4m3_cpu, BytesHandler<rlx::blocks::Byte::kE4m3>)
 RLX_HANDLER(rlx_dequant_matmul_fp8e5m2_cpu, BytesHandler<rlx::blocks::Byte::kE5m2>)
 RLX_HANDLER(rlx_dequant_matmul_nvfp4_cpu, Nvfp4Handler)
+RLX_HANDLER(rlx_dequant_matmul_mlx_cpu, MlxHandler)
+RLX_HANDLER(rlx_dequant_matmul_mx4_cpu, MxHandler<true>)
+RLX_HANDLER(rlx_dequant_matmul_mx8_cpu, MxHandler<false>)

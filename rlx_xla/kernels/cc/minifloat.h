@@ -220,6 +220,32 @@ struct Sixteens<Iq4Xs> {
 
 enum class Byte { kE4m3, kE5m2 };
 
+// to[i] = the number of byte i.
+template <Byte kByte>
+void WidenBytes(const uint8_t* from, int64_t count, float* to) {
+  int64_t i = 0;
+#if defined(__AVX2__) && defined(__F16C__)
+  const __m128i sign = _mm_set1_epi16(static_cast<int16_t>(0x8000));
+  const __m128i rest = _mm_set1_epi16(0x3f80);
+  const __m256 nan = _mm256_set1_ps(std::numeric_limits<float>::quiet_NaN());
+  for (; i + 8 <= count; i += 8) {
+    int64_t bytes;
+    std::memcpy(&bytes, from + i, sizeof(bytes));
+    const __m128i wide = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(bytes));
+    if constexpr (kByte == Byte::kE5m2) {
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_slli_epi16(wide, 8)));
+    } else {
+      const __m128i fields = _mm_and_si128(_mm_slli_epi16(wide, 7), rest);
+      const __m128i half = _mm_or_si128(_mm_and_si128(_mm_slli_epi16(wide, 8), sign), fields);
+      const __m256i ones = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(fields, rest));
+      const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+      _mm256_storeu_ps(to + i, _mm256_blendv_ps(value, nan, _mm256_castsi256_ps(ones)));
+    }
+  }
+#endif
+  for (; i < count; ++i) to[i] = kByte == Byte::kE5m2 ? FromE5m2(from[i]) : FromE4m3(from[i]);
+}
+
 // A matrix [k, cols] of bytes; scale, unless it is null, has one number for each column.
 template <Byte kByte>
 struct ColumnsOfBytes {
@@ -228,6 +254,7 @@ struct ColumnsOfBytes {
   int64_t cols;
 
   static constexpr bool kPlain = false;
+  static constexpr bool kFew = true;
 
   matmul::Tile<float> Get(int64_t row, int64_t rows, int64_t col, int64_t count, int64_t unit,
                           float* buffer, int64_t stride, int64_t ahead) const {
@@ -241,23 +268,13 @@ struct ColumnsOfBytes {
         done = columns::Widen<Kind>(from, count, {scale ? scale + col : nullptr, nullptr}, to);
       }
 #endif
-      Widen(from + done, count - done, to + done);
+      WidenBytes<kByte>(from + done, count - done, to + done);
       if (scale != nullptr) {
         for (int64_t c = done; c < count; ++c) to[c] *= scale[col + c];
       }
       std::fill(to + count, to + matmul::RoundUp(count, unit), 0.0f);
     }
     return {buffer, stride};
-  }
-
-  // As ColumnsOfCodes has it.
-  template <typename Pool>
-  int64_t Few(const Pool& pool, int64_t rows, int64_t k, const float* x, float* y) const {
-#if defined(__x86_64__)
-    if (matmul::HasAvx512()) return columns::Product<Kind>(pool, *this, rows, k, x, y);
-#endif
-    (void)pool, (void)rows, (void)k, (void)x, (void)y;
-    return 0;
   }
 
 #if defined(__x86_64__)
@@ -272,31 +289,6 @@ struct ColumnsOfBytes {
     return scale == nullptr ? whole : whole * scale[col];
   }
 #endif
-
- private:
-  static void Widen(const uint8_t* from, int64_t count, float* to) {
-    int64_t i = 0;
-#if defined(__AVX2__) && defined(__F16C__)
-    const __m128i sign = _mm_set1_epi16(static_cast<int16_t>(0x8000));
-    const __m128i rest = _mm_set1_epi16(0x3f80);
-    const __m256 nan = _mm256_set1_ps(std::numeric_limits<float>::quiet_NaN());
-    for (; i + 8 <= count; i += 8) {
-      int64_t bytes;
-      std::memcpy(&bytes, from + i, sizeof(bytes));
-      const __m128i wide = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(bytes));
-      if constexpr (kByte == Byte::kE5m2) {
-        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_slli_epi16(wide, 8)));
-      } else {
-        const __m128i fields = _mm_and_si128(_mm_slli_epi16(wide, 7), rest);
-        const __m128i half = _mm_or_si128(_mm_and_si128(_mm_slli_epi16(wide, 8), sign), fields);
-        const __m256i ones = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(fields, rest));
-        const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
-        _mm256_storeu_ps(to + i, _mm256_blendv_ps(value, nan, _mm256_castsi256_ps(ones)));
-      }
-    }
-#endif
-    for (; i < count; ++i) to[i] = kByte == Byte::kE5m2 ? FromE5m2(from[i]) : FromE4m3(from[i]);
-  }
 };
 
 // A matrix [k, cols] of E2M1 nibbles, cols even; rows [16 i, 16 i + 16) have the E4M3 scales
@@ -308,6 +300,7 @@ struct ColumnsOfNvfp4 {
   int64_t cols;
 
   static constexpr bool kPlain = false;
+  static constexpr bool kFew = true;
   static constexpr int64_t kGroup = 16;
 
   matmul::Tile<float> Get(int64_t row, int64_t rows, int64_t col, int64_t count, int64_t unit,
@@ -341,16 +334,6 @@ struct ColumnsOfNvfp4 {
       std::fill(to + count, to + matmul::RoundUp(count, unit), 0.0f);
     }
     return {buffer, stride};
-  }
-
-  // As ColumnsOfCodes has it.
-  template <typename Pool>
-  int64_t Few(const Pool& pool, int64_t rows, int64_t k, const float* x, float* y) const {
-#if defined(__x86_64__)
-    if (matmul::HasAvx512()) return columns::Product<Kind>(pool, *this, rows, k, x, y);
-#endif
-    (void)pool, (void)rows, (void)k, (void)x, (void)y;
-    return 0;
   }
 
 #if defined(__x86_64__)

@@ -15,6 +15,15 @@
 
 namespace rlx {
 
+namespace columns {
+
+// In columns_avx512.h, which weights that have kFew include.
+template <typename Pool, typename Weights>
+int64_t FewRows(const Pool& pool, const Weights& w, int64_t rows, int64_t k, const float* x,
+                float* y);
+
+}  // namespace columns
+
 namespace products {
 
 constexpr int64_t kFewRows = 4;      // of x, up to which packed columns stay in registers
@@ -24,12 +33,40 @@ constexpr int64_t kMostRows = 504;   // rows that share an unpacked panel
 constexpr int64_t kPairRows = 128;   // up to which bf16 is multiplied in pairs
 constexpr int64_t kPlainRows = 64;   // from 2 up to which f32 is multiplied where it lies
 
-// Whether weights have Few(pool, rows, k, x, y), for up to kFewRows rows of x.
-template <typename Weights, typename Pool, typename = void>
+// Whether weights are what columns::FewRows takes, for up to kFewRows rows of x.
+template <typename Weights, typename = void>
 inline constexpr bool kHasFew = false;
-template <typename Weights, typename Pool>
-inline constexpr bool
-    kHasFew<Weights, Pool, std::void_t<decltype(&Weights::template Few<Pool>)>> = true;
+template <typename Weights>
+inline constexpr bool kHasFew<Weights, std::void_t<decltype(Weights::kFew)>> = Weights::kFew;
+
+// Whether all of `count` numbers are finite.
+inline bool Finite(const float* numbers, int64_t count) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    most = std::max(most, BitCast<uint32_t>(numbers[i]) & 0x7f800000u);
+  }
+  return most < 0x7f800000u;
+}
+
+// y[rows, 0 .. made), which FewRows made of x and w, made again by Get where it is not finite: a
+// scale that is not finite makes each number of its group so, code zero NaN, and comes too late in
+// sums of codes; and sums of codes may be too large before they are scaled.
+template <typename Pool, typename Weights>
+void MakeAgain(const Pool& pool, const Weights& w, const MatmulShape& shape, int64_t made,
+               const float* x, float* y) {
+  constexpr int64_t kUnit = matmul::kColumnUnit;
+  for (int64_t m = 0; m < shape.rows; ++m) {
+    float* row = y + m * shape.n;
+    if (Finite(row, made)) continue;
+    ParallelFor(pool, (made + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t from = begin * kUnit; from < std::min(end * kUnit, made); from += kUnit) {
+        const int64_t to = std::min(from + kUnit, made);
+        if (Finite(row + from, to - from)) continue;
+        matmul::ByColumns(w, from, to, shape.k, x + m * shape.k, shape.k, 1, row, shape.n);
+      }
+    });
+  }
+}
 
 template <typename Weights, typename Y>
 struct Many {
@@ -100,11 +137,12 @@ void Product(const Pool& pool, const MatmulShape& shape, const X* x, const Weigh
     }
   }
 #endif
-  if constexpr (products::kHasFew<Weights, Pool>) {
+  if constexpr (products::kHasFew<Weights>) {
     if (shape.rows <= products::kFewRows && shape.batch == 1) {
       const Weights w = weights(0);
-      const int64_t made = w.Few(pool, shape.rows, shape.k, x, y);
+      const int64_t made = columns::FewRows(pool, w, shape.rows, shape.k, x, y);
       if (made != 0) {
+        products::MakeAgain(pool, w, shape, made, x, y);
         return matmul::ByColumns(w, made, shape.n, shape.k, x, shape.k, shape.rows, y, shape.n);
       }
     }

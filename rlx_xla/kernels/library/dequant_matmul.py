@@ -1,4 +1,4 @@
-"""Products with packed weights, on the CPU (``cc/blocks.h``, ``cc/products.h``).
+"""Products with packed weights, on the CPU (``cc/blocks.h``, ``cc/grids.h``, ``cc/products.h``).
 
 XLA unpacks the whole weight into memory at each call; the handler unpacks a tile at a time, which
 stays in the first-level cache and serves hundreds of rows, and for few rows on CPUs with AVX-512
@@ -22,7 +22,9 @@ GGUF = (
     SchemeKind.GGUF_Q4_0, SchemeKind.GGUF_Q4_1, SchemeKind.GGUF_Q5_0, SchemeKind.GGUF_Q5_1,
     SchemeKind.GGUF_Q8_0, SchemeKind.GGUF_Q2K, SchemeKind.GGUF_Q3K, SchemeKind.GGUF_Q4K,
     SchemeKind.GGUF_Q5K, SchemeKind.GGUF_Q6K, SchemeKind.GGUF_Q8K, SchemeKind.GGUF_IQ4NL,
-    SchemeKind.GGUF_IQ4XS, SchemeKind.GGUF_TQ2_0, SchemeKind.GGUF_MXFP4, SchemeKind.GGUF_NVFP4,
+    SchemeKind.GGUF_IQ4XS, SchemeKind.GGUF_IQ2XXS, SchemeKind.GGUF_IQ2XS, SchemeKind.GGUF_IQ2S,
+    SchemeKind.GGUF_IQ3XXS, SchemeKind.GGUF_IQ3S, SchemeKind.GGUF_IQ1S, SchemeKind.GGUF_IQ1M,
+    SchemeKind.GGUF_TQ1_0, SchemeKind.GGUF_TQ2_0, SchemeKind.GGUF_MXFP4, SchemeKind.GGUF_NVFP4,
 )  # fmt: skip
 """Schemes that are stored as rows of blocks."""
 
@@ -33,11 +35,18 @@ CODES = {
     SchemeKind.FP8_E4M3: "fp8e4m3",
     SchemeKind.FP8_E5M2: "fp8e5m2",
     SchemeKind.NVFP4: "nvfp4",
+    SchemeKind.MLX_AFFINE: "mlx",
+    SchemeKind.MLX_MXFP4: "mx4",
+    SchemeKind.MLX_MXFP8: "mx8",
+    SchemeKind.MXFP4X2: "mx4",
 }
 """Schemes of codes with scales of their own, and their handlers."""
 
 NIBBLES = (SchemeKind.INT4, SchemeKind.NVFP4)
 """Those with two codes a byte."""
+
+POWERS = ("mx4", "mx8")
+"""Handlers whose scales are powers of two."""
 
 DTYPES = (DType.F32, DType.BF16, DType.F16)
 
@@ -58,6 +67,8 @@ def check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refused
     sizes = [d for d in op.infer(*types).shape if isinstance(d, int)]
     if scheme.kind in NIBBLES and sizes[-1] % 2:
         return Refused(f"codes of {sizes[-1]} columns begin rows in the middle of a byte")
+    if CODES.get(scheme.kind) in POWERS and scheme.block % 32:
+        return Refused(f"groups of {scheme.block} are no multiple of 32")
     rows = math.prod(sizes[:-1])
     if not MAX_ROWS.admits(rows):
         return Refused(f"{rows} rows are more than {MAX_ROWS}")
@@ -76,7 +87,10 @@ def _attributes(op: DequantMatmul, types: Sequence[TensorType]) -> dict[str, int
     number = scheme.gguf_number
     if number is not None:
         return {"scheme": number}
-    return {"block": scheme.block} if CODES[scheme.kind].startswith("int") else {}
+    if scheme.kind is SchemeKind.MLX_AFFINE:
+        return {"bits": scheme.bits, "block": scheme.block}
+    handler = CODES[scheme.kind]
+    return {"block": scheme.block} if handler.startswith("int") or handler in POWERS else {}
 
 
 register_kernel(

@@ -102,6 +102,41 @@ void TestNan() {
   }
 }
 
+// A scale that is not finite gives what each number of the group gives by itself: NaN for a code
+// that is zero, or equal to the zero point, and infinity of one sign or the other for the rest.
+template <bool kNibbles>
+void TestInfiniteScale() {
+  const int64_t k = 70, n = 260, block = 32;
+  auto codes = Exactly<uint8_t>(k * n);
+  std::fill_n(codes.get(), k * n, uint8_t{0x33});
+  const auto set = [&](int64_t row, int64_t column, uint8_t code) {
+    const int64_t at = row * n + column;
+    codes[kNibbles ? at / 2 : at] = code;
+  };
+  set(40, 6, 0);                      // zero, or below the zero point
+  set(50, 128, kNibbles ? 0x11 : 1);  // the zero point
+  const auto scale = Filled<float>(3 * n, Scale);
+  const auto zero = Exactly<float>(3 * n);
+  std::fill_n(zero.get(), 3 * n, 1.0f);
+  for (int64_t column : {6, 17, 128, 258}) scale[n + column] = INFINITY;
+  auto x = Exactly<float>(2 * k), y = Exactly<float>(2 * n);
+  std::fill_n(x.get(), 2 * k, 1.0f);
+  for (const float* less : {kNone, static_cast<const float*>(zero.get())}) {
+    const rlx::blocks::ColumnsOfCodes<kNibbles> weights = {codes.get(), scale.get(), less, block, n};
+    for (int64_t rows : {1, 2}) {
+      const MatmulShape shape = {1, rows, k, n, false};
+      rlx::Product(rlx::testing::ThreadPool{}, shape, x.get(), [&](int64_t) { return weights; },
+                   y.get());
+      for (int64_t i = 0; i < rows * n; ++i) {
+        const int64_t c = i % n;
+        const bool infinite = c == 6 || c == 17 || c == 128 || c == 258;
+        const bool nan = c == 6 || (c == 128 && less != nullptr);
+        CHECK(nan ? std::isnan(y[i]) : infinite == std::isinf(y[i]) && !std::isnan(y[i]));
+      }
+    }
+  }
+}
+
 void TestAll() {
   for (int64_t n : {2, 63, 64, 66, 128, 191, 258}) {
     for (int64_t k : {1, 7, 8, 31, 40, 67}) TestSizes(k, n, 1 + NextRandom() % 40);
@@ -110,6 +145,8 @@ void TestAll() {
   TestSizes(1000, 260, 1000);
   TestSizes(70, 4500, 32);  // and of columns
   TestNan();
+  TestInfiniteScale<false>();
+  TestInfiniteScale<true>();
 }
 
 }  // namespace

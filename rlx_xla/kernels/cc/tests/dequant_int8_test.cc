@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "blocks.h"
+#include "grids.h"
 #include "minifloat.h"
+#include "mlx.h"
 #include "products.h"
 #include "testing.h"
 
@@ -30,11 +32,15 @@ std::unique_ptr<uint8_t[]> RandomBlocks(int64_t count, int64_t skip = 0) {
   }
   const bool two = Block::kBytes == 20 || Block::kBytes == 24 || Block::kBytes == 144 ||
                    Block::kBytes == 176;
-  const int64_t first = Block::kBytes == 210 ? 208 : 0;
+  const int64_t first = Block::kBytes == 210 ? 208 : Block::kBytes == 54 ? 52 : 0;
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t at = first; at < first + (two ? 4 : 2); at += 2) {
       const auto half = static_cast<uint16_t>(0x2000 | (NextRandom() & 0x3ff));
       std::memcpy(w.get() + skip + i * Block::kBytes + at, &half, sizeof(half));
+    }
+    if (Block::kBytes == 56) {  // the top of its half lies in the last byte's high bits
+      uint8_t* top = w.get() + skip + i * Block::kBytes + 55;
+      *top = static_cast<uint8_t>((*top & 15) | 0x20);
     }
   }
   return w;
@@ -144,30 +150,68 @@ void TestExtremes() {
   }
 }
 
+// One row of x gives the bits of two, which unpack the weights first.
+template <typename Weights>
+void CheckOneRow(const Weights& weights, int64_t k, int64_t n) {
+  auto x = Exactly<float>(k);
+  for (int64_t i = 0; i < k; ++i) x[i] = Uniform();
+  const auto product = [&](int64_t rows, const float* from, float* to) {
+    const rlx::MatmulShape shape = {1, rows, k, n, true};
+    rlx::Product(rlx::testing::FullPool{}, shape, from, [&](int64_t) { return weights; }, to);
+  };
+  auto one = Exactly<float>(n);
+  rlx::matmul::allow_avx512 = true;
+  product(1, x.get(), one.get());
+  auto twice = Exactly<float>(2 * k);
+  auto two = Exactly<float>(2 * n);
+  std::memcpy(twice.get(), x.get(), k * sizeof(float));
+  std::memcpy(twice.get() + k, x.get(), k * sizeof(float));
+  product(2, twice.get(), two.get());
+  CHECK(std::memcmp(one.get(), two.get(), n * sizeof(float)) == 0);
+}
+
 template <typename Block>
 void TestExact() {
-  const rlx::testing::FullPool alone;
   for (int64_t blocks : {1, 3, 5, 16, 18}) {
     for (int64_t n : {1, 3, 4, 9, 64}) {
-      const int64_t k = blocks * Block::kElements;
-      auto x = Exactly<float>(k);
-      for (int64_t i = 0; i < k; ++i) x[i] = Uniform();
       const auto w = RandomBlocks<Block>(n * blocks);
-      const rlx::blocks::RowsOfBlocks<Block> weights = {w.get(), k};
-      const auto product = [&](int64_t rows, const float* from, float* to) {
-        const rlx::MatmulShape shape = {1, rows, k, n, true};
-        rlx::Product(alone, shape, from, [&](int64_t) { return weights; }, to);
-      };
-      auto one = Exactly<float>(n);
-      rlx::matmul::allow_avx512 = true;
-      product(1, x.get(), one.get());
-      // Two rows unpack the blocks first.
-      auto twice = Exactly<float>(2 * k);
-      auto two = Exactly<float>(2 * n);
-      std::memcpy(twice.get(), x.get(), k * sizeof(float));
-      std::memcpy(twice.get() + k, x.get(), k * sizeof(float));
-      product(2, twice.get(), two.get());
-      CHECK(std::memcmp(one.get(), two.get(), n * sizeof(float)) == 0);
+      const int64_t k = blocks * Block::kElements;
+      CheckOneRow(rlx::blocks::RowsOfBlocks<Block>{w.get(), k}, k, n);
+    }
+  }
+}
+
+// Codes of MLX's affine form against their bits, read one by one.
+template <typename S>
+void TestMlx() {
+  for (int bits : {2, 3, 4, 5, 6, 8}) {
+    for (int64_t block : {32, 64, 128}) {
+      for (int64_t n : {1, 4, 9}) {
+        const int64_t k = block * (1 + NextRandom() % 9), groups = k / block;
+        auto w = Exactly<uint8_t>(n * k * bits / 8);
+        for (int64_t i = 0; i < n * k * bits / 8; ++i) w[i] = static_cast<uint8_t>(NextRandom());
+        auto scale = Exactly<S>(n * groups), bias = Exactly<S>(n * groups);
+        for (int64_t i = 0; i < n * groups; ++i) {
+          scale[i] = rlx::FromFloat<S>(Uniform());
+          bias[i] = rlx::FromFloat<S>(Uniform());
+        }
+        const rlx::mlx::Rows<S> weights = {w.get(), scale.get(), bias.get(), k, block, bits};
+        CheckOneRow(weights, k, n);
+        auto row = Exactly<float>(k);
+        for (int64_t j = 0; j < n; ++j) {
+          weights.Get(j, 1, 0, k, 8, row.get(), k, 0);
+          for (int64_t i = 0; i < k; ++i) {
+            int code = 0;
+            for (int b = 0; b < bits; ++b) {
+              const int64_t at = (j * k + i) * bits + b;
+              code |= (w[at / 8] >> (at % 8) & 1) << b;
+            }
+            const int64_t g = j * groups + i / block;
+            const double wanted = double{rlx::ToFloat(scale[g])} * code + rlx::ToFloat(bias[g]);
+            CHECK(std::fabs(row[i] - wanted) <= 1e-6 * (code + 1));
+          }
+        }
+      }
     }
   }
 }
@@ -205,6 +249,17 @@ int main() {
   TestExact<rlx::blocks::Nvfp4>();
   TestExact<rlx::blocks::Iq4Nl>();
   TestExact<rlx::blocks::Iq4Xs>();
+  TestExact<rlx::blocks::Iq1S>();
+  TestExact<rlx::blocks::Iq1M>();
+  TestExact<rlx::blocks::Iq2Xxs>();
+  TestExact<rlx::blocks::Iq2Xs>();
+  TestExact<rlx::blocks::Iq2S>();
+  TestExact<rlx::blocks::Iq3Xxs>();
+  TestExact<rlx::blocks::Iq3S>();
+  TestExact<rlx::blocks::Tq1_0>();
+  TestMlx<float>();
+  TestMlx<rlx::Bf16>();
+  TestMlx<rlx::F16>();
   std::puts("dequant_int8: ok");
   return 0;
 }

@@ -21,7 +21,9 @@
   X(rlx_dequant_matmul_gguf_cpu) X(rlx_dequant_matmul_int8_rows_cpu)                          \
   X(rlx_dequant_matmul_int8_cpu) X(rlx_dequant_matmul_int4_cpu)                               \
   X(rlx_dequant_matmul_fp8e4m3_cpu) X(rlx_dequant_matmul_fp8e5m2_cpu)                         \
-  X(rlx_dequant_matmul_nvfp4_cpu)                                                             \
+  X(rlx_dequant_matmul_nvfp4_cpu) X(rlx_dequant_matmul_mlx_cpu)                               \
+  X(rlx_dequant_matmul_int8_codes8_cpu) X(rlx_dequant_matmul_int8_codes4_cpu)                 \
+  X(rlx_dequant_matmul_mx4_cpu) X(rlx_dequant_matmul_mx8_cpu)                                 \
   X(rlx_matmul_f32_cpu) X(rlx_matmul_bf16_cpu) X(rlx_matmul_f16_cpu)                          \
   X(rlx_pool_max_f32_cpu) X(rlx_pool_sum_bf16_cpu) X(rlx_pool_backward_f32_cpu)               \
   X(rlx_recurrent_f32_cpu) X(rlx_recurrent_f16_cpu)                                           \
@@ -161,8 +163,9 @@ Sketch Blocks(Bytes* in, bool rounded) {
   constexpr Scheme kSchemes[] = {
       {2, 18, 32},    {3, 20, 32},    {6, 22, 32},    {7, 24, 32},    {8, 34, 32},   {12, 144, 256},
       {13, 176, 256}, {14, 210, 256}, {10, 84, 256},  {11, 110, 256}, {15, 292, 256}, {20, 18, 32},
-      {23, 136, 256}, {35, 66, 256},  {39, 17, 32},   {40, 36, 64}};
-  const Scheme scheme = kSchemes[in->Below(rounded ? 8 : 16)];
+      {23, 136, 256}, {35, 66, 256},  {39, 17, 32},   {40, 36, 64},   {16, 66, 256}, {17, 74, 256},
+      {18, 98, 256},  {19, 50, 256},  {21, 110, 256}, {22, 82, 256},  {29, 56, 256}, {34, 54, 256}};
+  const Scheme scheme = kSchemes[in->Below(rounded ? 8 : 24)];
   const int64_t rows = in->Below(12), n = in->Below(20), blocks = in->Below(4);
   const XLA_FFI_DataType type = SomeFloat(in);
   return {{{type, {rows, blocks * scheme.elements}}, {kU8, {n, blocks * scheme.bytes}}},
@@ -173,7 +176,9 @@ Sketch Blocks(Bytes* in, bool rounded) {
 // Matrices of codes, by columns.
 Sketch Codes(Bytes* in, const std::string& symbol) {
   const int64_t rows = in->Below(12), k = in->Below(40), n = 2 * in->Below(20);
-  const int64_t block = Has(symbol, "nvfp4") ? 16 : 1 + in->Below(20);
+  const bool rounded = Has(symbol, "codes");
+  const int64_t block =
+      Has(symbol, "nvfp4") ? 16 : rounded ? 32 * (1 + in->Below(9)) : 1 + in->Below(20);
   const int64_t blocks = (k + block - 1) / block;
   const XLA_FFI_DataType type = SomeFloat(in);
   const bool more = in->Next() % 2;
@@ -185,13 +190,37 @@ Sketch Codes(Bytes* in, const std::string& symbol) {
     s.args.insert(s.args.end(), {{kU8, {k * n / 2}}, {kU8, {blocks, n}}});
     if (more) s.args.push_back({kF32, {1}});
   } else {
-    const bool nibbles = Has(symbol, "int4");
+    const bool nibbles = Has(symbol, "int4") || Has(symbol, "codes4");
     s.args.push_back({nibbles ? kU8 : kI8, nibbles ? Dims{k * n / 2} : Dims{k, n}});
     s.args.push_back({kF32, {blocks, n}});
     if (more) s.args.push_back({kF32, {blocks, n}});
     s.attrs = {Int("block", block)};
   }
   return s;
+}
+
+Sketch Mlx(Bytes* in) {
+  constexpr int64_t kBits[] = {2, 3, 4, 5, 6, 8};
+  const int64_t bits = kBits[in->Below(6)], block = int64_t{32} << in->Below(3);
+  const int64_t rows = in->Below(12), n = in->Below(20), groups = in->Below(6), k = groups * block;
+  const XLA_FFI_DataType type = SomeFloat(in);
+  const Operand scale = {SomeFloat(in), {n, groups}};
+  return {{{type, {rows, k}}, {XLA_FFI_DataType_U32, {n, k * bits / 32}}, scale, scale},
+          {{type, {rows, n}}},
+          {Int("bits", bits), Int("block", block)}};
+}
+
+// Rows with powers of two, of nibbles or else bytes, of one or two planes.
+Sketch Mx(Bytes* in, bool nibbles) {
+  const int64_t block = 32 * (1 + in->Below(3)), rows = in->Below(12), n = in->Below(20);
+  const int64_t groups = in->Below(5), k = groups * block, bytes = nibbles ? k / 2 : k;
+  const bool two = in->Next() % 2;
+  const XLA_FFI_DataType type = SomeFloat(in);
+  const Operand codes = two ? Operand{kU8, {2, n, bytes}}
+                            : Operand{XLA_FFI_DataType_U32, {n, bytes / 4}};
+  return {{{type, {rows, k}}, codes, {kU8, two ? Dims{2, n, groups} : Dims{n, groups}}},
+          {{type, {rows, n}}},
+          {Int("block", block)}};
 }
 
 Sketch Matmul(Bytes* in, XLA_FFI_DataType type) {
@@ -204,6 +233,21 @@ Sketch Matmul(Bytes* in, XLA_FFI_DataType type) {
   }
   return {{x, w}, {y}, {Int("batch", batched), Int("summed", 1), Int("weights", 1),
                         Bool("by_rows", by_rows)}};
+}
+
+Sketch MatmulBiasAct(Bytes* in, XLA_FFI_DataType type) {
+  const int64_t rows = in->Below(20), k = in->Below(70), n = in->Below(110);
+  return {{{type, {rows, k}}, {type, {k, n}}, {type, {n}}},
+          {{type, {rows, n}}},
+          {Int("activation", in->Below(6))}};
+}
+
+Sketch ResidualLn(Bytes* in, XLA_FFI_DataType type) {
+  const int64_t rows = in->Below(5), n = in->Below(200);
+  const Operand x = {type, {rows, n}}, vector = {type, {n}};
+  Sketch s = {{x, x, vector, vector}, {x}, {Real("eps", 1e-5f)}};
+  if (in->Next() % 2) s.args.push_back(vector);
+  return s;
 }
 
 Sketch Recurrent(Bytes* in, XLA_FFI_DataType type) {
@@ -253,8 +297,12 @@ Sketch Fitting(Bytes* in, const std::string& symbol) {
   if (Has(symbol, "rlx_pool")) return Pool(in, type, Has(symbol, "backward"));
   if (Has(symbol, "gguf")) return Blocks(in, /*rounded=*/false);
   if (Has(symbol, "int8_rows")) return Blocks(in, /*rounded=*/true);
+  if (Has(symbol, "mlx")) return Mlx(in);
+  if (Has(symbol, "_mx")) return Mx(in, Has(symbol, "mx4"));
   if (Has(symbol, "dequant")) return Codes(in, symbol);
   if (Has(symbol, "rlx_matmul")) return Matmul(in, type);
+  if (Has(symbol, "fused_matmul")) return MatmulBiasAct(in, type);
+  if (Has(symbol, "residual_ln")) return ResidualLn(in, type);
   if (Has(symbol, "recurrent")) return Recurrent(in, type);
   if (Has(symbol, "selective")) return SelectiveScan(in, type);
   if (Has(symbol, "gated")) return GatedDelta(in, type);

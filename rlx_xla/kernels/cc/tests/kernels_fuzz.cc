@@ -7,11 +7,15 @@
 
 #include "argreduce.h"
 #include "blocks.h"
+#include "columns_int8.h"
 #include "conv.h"
 #include "cumulative.h"
 #include "dequant_int8.h"
 #include "fuzzing.h"
+#include "grids.h"
 #include "minifloat.h"
+#include "mlx.h"
+#include "mx_rows.h"
 #include "pool.h"
 #include "products.h"
 #include "sort.h"
@@ -209,6 +213,55 @@ void FuzzRounded(Bytes* in) {
   rlx::int8::Matmul<Block>(rlx::testing::InlinePool{}, x.get(), rows, k, w.get(), n, y.get());
 }
 
+template <bool kNibbles>
+void FuzzRoundedCodes(Bytes* in) {
+  const int64_t k = in->Below(300);
+  const int64_t n = in->Below(300) * 2;
+  const int64_t block = 32 * (1 + in->Below(12));
+  if (k * n > 60000) return;
+  const int64_t scales = (k + block - 1) / block * n;
+  const int64_t rows = in->Below(12);
+  auto x = in->Fill<float>(rows * k);
+  auto codes = in->Fill<uint8_t>(kNibbles ? k * n / 2 : k * n);
+  auto scale = in->Fill<float>(scales);
+  auto zero = in->Fill<float>(scales);
+  auto y = Exactly<float>(rows * n);
+  const rlx::blocks::ColumnsOfCodes<kNibbles> weights = {
+      codes.get(), scale.get(), in->Next() % 2 ? zero.get() : nullptr, block, n};
+  rlx::columns::RoundedProduct(rlx::testing::InlinePool{}, weights, rows, k, x.get(), y.get());
+}
+
+template <typename S>
+void FuzzMlx(Bytes* in) {
+  constexpr int kBits[] = {2, 3, 4, 5, 6, 8};
+  const int bits = kBits[in->Below(6)];
+  const int64_t block = int64_t{32} << in->Below(3);
+  const int64_t k = in->Below(9) * block;
+  const rlx::MatmulShape shape = {1, in->Below(20), k, in->Below(40), true};
+  auto x = in->Fill<float>(shape.rows * k);
+  auto w = in->Fill<uint8_t>(shape.n * k * bits / 8);
+  auto scale = in->Fill<S>(shape.n * k / block);
+  auto bias = in->Fill<S>(shape.n * k / block);
+  auto y = Exactly<float>(shape.rows * shape.n);
+  const rlx::mlx::Rows<S> weights = {w.get(), scale.get(), bias.get(), k, block, bits};
+  rlx::Product(
+      rlx::testing::InlinePool{}, shape, x.get(), [&](int64_t) { return weights; }, y.get());
+}
+
+template <bool kNibbles>
+void FuzzMx(Bytes* in) {
+  const int64_t block = 32 * (1 + in->Below(4)), planes = 1 + in->Below(2);
+  const int64_t k = in->Below(6) * block;
+  const rlx::MatmulShape shape = {1, in->Below(20), k, in->Below(40), true};
+  auto x = in->Fill<float>(shape.rows * k);
+  auto w = in->Fill<uint8_t>(planes * shape.n * k / (kNibbles ? 2 : 1));
+  auto scale = in->Fill<uint8_t>(planes * shape.n * k / block);
+  auto y = Exactly<float>(shape.rows * shape.n);
+  const rlx::blocks::RowsOfMx<kNibbles> weights = {w.get(), scale.get(), shape.n, k, block, planes};
+  rlx::Product(
+      rlx::testing::InlinePool{}, shape, x.get(), [&](int64_t) { return weights; }, y.get());
+}
+
 void FuzzConv(Bytes* in) {
   rlx::ConvShape s = {};
   s.channels_last = in->Next() % 2;
@@ -261,7 +314,7 @@ void FuzzPool(Bytes* in) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using rlx::ElementType;
   Bytes in(data, size);
-  switch (in.Next() % 48) {
+  switch (in.Next() % 61) {
     case 0: FuzzSort<float>(&in, ElementType::kF32); break;
     case 1: FuzzSort<double>(&in, ElementType::kF64); break;
     case 2: FuzzSort<rlx::Bf16>(&in, ElementType::kBf16); break;
@@ -309,6 +362,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 44:
     case 45:
     case 46: FuzzPool(&in); break;
+    case 47: FuzzRoundedCodes<false>(&in); break;
+    case 48: FuzzRoundedCodes<true>(&in); break;
+    case 49: FuzzMlx<float>(&in); break;
+    case 50: FuzzMlx<rlx::F16>(&in); break;
+    case 51: FuzzBlocks<rlx::blocks::Iq1S>(&in); break;
+    case 52: FuzzBlocks<rlx::blocks::Iq1M>(&in); break;
+    case 53: FuzzBlocks<rlx::blocks::Iq2Xxs>(&in); break;
+    case 54: FuzzBlocks<rlx::blocks::Iq2Xs>(&in); break;
+    case 55: FuzzBlocks<rlx::blocks::Iq2S>(&in); break;
+    case 56: FuzzBlocks<rlx::blocks::Iq3Xxs>(&in); break;
+    case 57: FuzzBlocks<rlx::blocks::Iq3S>(&in); break;
+    case 58: FuzzBlocks<rlx::blocks::Tq1_0>(&in); break;
+    case 59: in.Next() % 2 ? FuzzMx<true>(&in) : FuzzMx<false>(&in); break;
     default: FuzzCodes<false>(&in); break;
   }
   return 0;
