@@ -175,6 +175,7 @@ class XlaExecutable(AbstractExecutable):
         lower_seconds = time.perf_counter() - started
         graph = self._graph = lir.graph
         self._platform = backend.platform
+        self._has_kernels = bool(emitters)  # rules that stand in for them are never compiled
         leaves = (*graph.inputs, *graph.params)
         fed = options.resident
         donated = (signature.donated | options.donate).difference(fed)
@@ -258,7 +259,7 @@ class XlaExecutable(AbstractExecutable):
     def stablehlo(self, *, kernels: bool = False) -> str:
         if kernels:
             return self.loaded.stablehlo()
-        return without_kernels(self._graph, self._platform)
+        return without_kernels(self._graph, self._platform, as_written=self._has_kernels)
 
     def cost(self) -> dict[str, float]:
         return self.loaded.cost()

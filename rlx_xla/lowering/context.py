@@ -57,6 +57,11 @@ class LoweringContext:
         return self.module.portable
 
     @property
+    def as_written(self) -> bool:
+        """Whether forms that only make XLA's code faster are left out: somebody reads the text."""
+        return self.module.as_written
+
+    @property
     def result_types(self) -> list[ir.Type]:
         """MLIR types of the results, in order."""
         return [self.mlir_type(t) for t in self.output_types]

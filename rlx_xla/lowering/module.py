@@ -53,6 +53,7 @@ class ModuleLowering:
         portable: bool = False,
         emitters: Mapping[Node, Emit] | None = None,
         context: ir.Context | None = None,
+        as_written: bool = False,
     ) -> None:
         """Start a module.
 
@@ -61,9 +62,11 @@ class ModuleLowering:
             portable: forbid CHLO and custom calls in the result.
             emitters: nodes whose chosen implementation is a kernel → its ``lower`` function.
             context: where the module lives; a fresh one if None.
+            as_written: leave out what only makes XLA's code faster.
         """
         self.platform = platform
         self.portable = portable
+        self.as_written = as_written or portable
         self.emitters = dict(emitters or {})
         self.host_callbacks: list[Any] = []
         self.callback_base = 0
@@ -203,6 +206,7 @@ def lower_to_module(
     portable: bool = False,
     emitters: Mapping[Node, Emit] | None = None,
     context: ir.Context | None = None,
+    as_written: bool = False,
 ) -> LoweredModule:
     """Return the StableHLO module of a static graph, verified; in a context of its own if None.
 
@@ -211,7 +215,9 @@ def lower_to_module(
     """
     if not is_platform(platform):
         raise LoweringError(f"lowering: platform is one of {PLATFORMS}; got {platform!r}.")
-    lowering = ModuleLowering(platform, portable=portable, emitters=emitters, context=context)
+    lowering = ModuleLowering(
+        platform, portable=portable, emitters=emitters, context=context, as_written=as_written
+    )
     with lowering.context, ir.Location.unknown():
         main = lowering.function(graph, "main", public=True)
         lowering.symbols.insert(main.operation)

@@ -38,12 +38,13 @@ def stablehlo(
     return mlir.module_text(lowered.module, locations=locations)
 
 
-def without_kernels(graph: Graph, platform: str) -> str:
+def without_kernels(graph: Graph, platform: str, *, as_written: bool = False) -> str:
     """Return a lowered graph as text in which rules stand in for kernels, and no CHLO is left.
 
     Args:
         graph: the graph of an LIR.
         platform: what it was lowered for.
+        as_written: leave out forms of rules that only make XLA's code faster.
 
     Raises:
         LoweringError: a kernel alone carries out one of its ops.
@@ -52,7 +53,7 @@ def without_kernels(graph: Graph, platform: str) -> str:
     from rlx_xla.lowering.registry import rule_for
 
     ready = decompose_unsupported(graph, lambda op: rule_for(type(op), platform) is not None)
-    lowered = lower_to_module(ready, platform)
+    lowered = lower_to_module(ready, platform, as_written=as_written)
     mlir.legalize_chlo(lowered.module)
     return mlir.module_text(lowered.module)
 

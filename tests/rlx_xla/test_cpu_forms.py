@@ -133,13 +133,13 @@ def test_rows_of_bf16_are_stacked_as_bits(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(want, np.float32))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float32"])
 @pytest.mark.parametrize("form", ["x @ w.T", "w @ x", "x @ w"])
 def test_one_row_times_a_matrix(dtype: str, form: str, rng: np.random.Generator) -> None:
     n, k = (256, 384) if form != "x @ w" else (384, 256)
     drawn_x = rng.integers(-100, 100, (1, k) if form != "w @ x" else (k,))
     x, w = (jnp.asarray(v, dtype) for v in (drawn_x, rng.integers(-100, 100, (n, k))))
-    wide = jnp.float32 if dtype == "bfloat16" else jnp.int32
+    wide = jnp.int32 if dtype == "int8" else jnp.float32
 
     def function(x: jax.Array, w: jax.Array) -> jax.Array:
         if form == "w @ x":
@@ -154,6 +154,18 @@ def test_one_row_times_a_matrix(dtype: str, form: str, rng: np.random.Generator)
     turned = exact[1].reshape(k, n) if form == "x @ w" else exact[1].T
     found = np.asarray(compiled(x, w), np.float64)
     np.testing.assert_allclose(found, exact[0] @ turned, rtol=1e-6, atol=1)
+
+
+@pytest.mark.parametrize(("n", "k", "turned"), [(64, 64, True), (10, 256, False), (8, 4096, False)])
+def test_a_short_row_of_f32_compiles_as_one_loop(
+    n: int, k: int, turned: bool, rng: np.random.Generator
+) -> None:
+    x, w = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((1, k), (n, k)))
+    traced = rlx_xla.trace(lambda x, w: (x + 1) @ w.T, x, w)
+    compiled = rlx.Session("cpu").compile(traced, options=COMMON)
+    assert ("stablehlo.transpose" in compiled.stablehlo()) == turned
+    wanted = np.asarray(x + 1, np.float64) @ np.asarray(w, np.float64).T
+    np.testing.assert_allclose(compiled(x, w), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_functions_written_out_in_doubles(rng: np.random.Generator) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from rlx import dims
 from rlx.dtypes import DType
 from rlx.ops.dot import DotAlgorithm, DotGeneral, DotPrecision, RaggedDot
-from rlx.passes.specialize.rows import reads_rows_once, row_of
+from rlx.passes.specialize.rows import row_read_once
 from rlx.types import TensorType
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.mlir import chlo, ir, stablehlo
@@ -96,8 +96,10 @@ def _unknown_algorithm(op: DotGeneral, types: Sequence[TensorType], platform: st
 
 @lowers(DotGeneral, refuses=_unknown_algorithm)
 def dot_general(ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    if ctx.platform == "cpu" and not ctx.portable and reads_rows_once(op, ctx.input_types):
-        return _row_by_turned_matrix(ctx, op, lhs, rhs)
+    if ctx.platform == "cpu" and not ctx.as_written:
+        side = row_read_once(op, ctx.input_types)
+        if side is not None:
+            return _row_by_turned_matrix(ctx, op, lhs, rhs, side)
     left, right = (t.dtype for t in ctx.input_types)
     result = ctx.output_types[0]
     wide = result.dtype
@@ -137,11 +139,10 @@ def dot_general(ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Val
 
 
 def _row_by_turned_matrix(
-    ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Value
+    ctx: LoweringContext, op: DotGeneral, lhs: ir.Value, rhs: ir.Value, side: int
 ) -> ir.Value:
     """One row times a matrix [n, k], which is turned where XLA does not write the result out."""
     sizes = [int(str(d)) for d in (*ctx.input_types[0].shape, *ctx.input_types[1].shape)]
-    side = row_of(op, ctx.input_types)
     row, matrix = (lhs, rhs) if side == 0 else (rhs, lhs)
     n, k = sizes[-2:] if side == 0 else sizes[:2]
     dtype, result = ctx.input_types[0].dtype, ctx.output_types[0]
