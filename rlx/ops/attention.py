@@ -147,28 +147,31 @@ class Attention(Op):
         batch, length, keys, kv_heads, v_dim = self.sizes(*types)
         groups = self.num_heads // kv_heads
         first = self.layout == "bshd"
+        # Heads that share no key take no axis G of groups: loops of fewer axes compile faster.
+        shared = () if groups == 1 else (groups,)
         if first:
-            q = q.reshape(batch, length, kv_heads, groups, self.head_dim)
+            q = q.reshape(batch, length, kv_heads, *shared, self.head_dim)
             k, v = (
                 k.reshape(batch, keys, kv_heads, self.head_dim),
                 v.reshape(batch, keys, kv_heads, v_dim),
             )
             heads, contract = 2, 1
         else:
-            q = q.reshape(batch, kv_heads, groups, length, self.head_dim)
+            q = q.reshape(batch, kv_heads, *shared, length, self.head_dim)
             heads, contract = 1, 2
+        last = q.rank - 1
         # Scores are [B, H_k, S_q, G, S_k] for bshd and [B, H_k, G, S_q, S_k] for bhsd.
-        scores = _dot(q, k, 4, 3, heads, heads, accumulate=q.dtype.compute)
+        scores = _dot(q, k, last, 3, heads, heads, accumulate=q.dtype.compute)
         scale = self.head_dim**-0.5 if self.score_scale is None else self.score_scale
         scores = scores * scale
         if self.softcap is not None:
             scores = (scores / self.softcap).tanh() * self.softcap
         scores = self.masked(scores, mask, groups, length, keys)
         weights = self.weights(scores).convert(v.dtype)
-        out = _dot(weights, v, 4, contract, 1, heads, accumulate=v.dtype.compute)
+        out = _dot(weights, v, last, contract, 1, heads, accumulate=v.dtype.compute)
         out = out.convert(v.dtype)
         if first:
-            out = out.transpose(0, 2, 1, 3, 4)
+            out = out.transpose(0, 2, 1, *range(3, out.rank))
         return out.reshape(*self.infer(*types, None if mask is None else mask.type).shape)
 
     def masked(
@@ -182,7 +185,7 @@ class Attention(Op):
             ends = BroadcastInDim(shape=scores.shape, broadcast_dimensions=(0,))(
                 mask.convert(number)
             )
-            return self._hide(scores, _positions(scores.shape, 4).convert(number) < ends)
+            return self._hide(scores, _positions(scores.shape, -1).convert(number) < ends)
         if mask is not None:
             aligned = self.aligned(mask, scores.shape, groups)
             if self.mask_kind is MaskKind.BIAS:
@@ -199,13 +202,15 @@ class Attention(Op):
 
     def _before(self, scores: Shape, offset: Dim) -> Value:
         """Which keys stand at or before a query, and in its window."""
-        axis = 2 if self.layout == "bshd" else 3
-        key = _positions(scores, 4)
-        position = _positions(scores, axis) + _number(offset, scores)
+        key = _positions(scores, -1)
+        position = _positions(scores, self._length_axis(scores)) + _number(offset, scores)
         seen = key <= position
         if self.window is not None:
             seen = seen & (key >= position - self.window)
         return seen
+
+    def _length_axis(self, scores: Shape) -> int:
+        return 2 if self.layout == "bshd" else len(scores) - 2
 
     def _hide(self, scores: Value, seen: Value) -> Value:
         from rlx.ir.operators import broadcast_to, constant
@@ -218,9 +223,11 @@ class Attention(Op):
     def aligned(self, mask: Value, scores: Shape, groups: int) -> Value:
         """The mask with the axes of the scores; those of size 1 stay to be broadcast."""
         if mask.rank == 2 and self.mask_kind is MaskKind.CUSTOM:
-            shape = (mask.shape[0], 1, 1, 1, mask.shape[1])
-            return mask.reshape(*shape).broadcast_to(scores)
+            ones = (1,) * (len(scores) - 2)
+            return mask.reshape(mask.shape[0], *ones, mask.shape[1]).broadcast_to(scores)
         padded = mask.reshape(*(1,) * (4 - mask.rank), *mask.shape)
+        if len(scores) == 4:
+            return padded.broadcast_to(scores)
         batch, heads, length, keys = padded.shape
         grouped = (1, 1) if heads == 1 else (self.num_heads // groups, groups)
         split = padded.reshape(batch, *grouped, length, keys)
@@ -235,20 +242,21 @@ class Attention(Op):
         from rlx.ops.compare import Select
         from rlx.ops.normalization import Softmax
 
+        axis = scores.rank - 1
         if self.masked_rows == "nan" or self._every_query_sees_a_key(scores.shape):
-            return Softmax(axis=4)(scores)
+            return Softmax(axis=axis)(scores)
         if self.masked_rows == "uniform" and (self.mask_kind is not MaskKind.BIAS or self.causal):
             # Hidden keys are even among themselves, below every score but −Inf.
-            return Softmax(axis=4)(scores)
+            return Softmax(axis=axis)(scores)
         if self.masked_rows == "uniform":
             floor = broadcast_to(constant(FILL, scores.dtype), scores.shape)
-            return Softmax(axis=4)(Max()(scores, floor))
-        largest = scores.max(4, keepdims=True)
+            return Softmax(axis=axis)(Max()(scores, floor))
+        largest = scores.max(axis, keepdims=True)
         zeros = broadcast_to(constant(0.0, scores.dtype), largest.shape)
         # A row of −Inf: subtract 0, so that its weights are exp(−Inf) = 0 and not NaN.
         largest = Select()(largest.eq(-math.inf), zeros, largest)
         weights = (scores - largest).exp()
-        total = weights.sum(4, keepdims=True)
+        total = weights.sum(axis, keepdims=True)
         ones = broadcast_to(constant(1.0, scores.dtype), total.shape)
         return weights / Select()(total.eq(0.0), ones, total)
 
@@ -258,7 +266,7 @@ class Attention(Op):
             return True
         if self.mask_kind not in (MaskKind.CAUSAL, MaskKind.SLIDING_WINDOW):
             return False
-        length, keys = scores[2 if self.layout == "bshd" else 3], scores[4]
+        length, keys = scores[self._length_axis(scores)], scores[-1]
         least = dims.bounds(keys - length)[0]
         return least is not None and least >= 0
 
@@ -396,7 +404,7 @@ def _dot(
 def _positions(shape: Shape, axis: int) -> Value:
     from rlx.ops.shape import Iota
 
-    return Iota(dtype=DType.I32, shape=shape, axis=axis)()
+    return Iota(dtype=DType.I32, shape=shape, axis=axis % len(shape))()
 
 
 def _number(dim: Dim, shape: Shape) -> Value:

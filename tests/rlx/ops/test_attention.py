@@ -136,6 +136,23 @@ def test_one_batch_without_its_axis(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(found, wanted[0])
 
 
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize(("kv_heads", "rank"), [(4, 4), (2, 5)])
+def test_scores_have_an_axis_of_groups_only_where_heads_share_keys(
+    layout: str, kv_heads: int, rank: int
+) -> None:
+    from rlx.dtypes import DType
+    from rlx.ir.graph import Graph
+    from rlx.ops.io import Input
+
+    heads = {"q": 4, "k": kv_heads, "v": kv_heads}
+    shapes = {n: (2, 3, h, 8) if layout == "bshd" else (2, h, 3, 8) for n, h in heads.items()}
+    leaves = [Input(name=n, dtype=DType.F32, shape=s)() for n, s in shapes.items()]
+    op = Attention(num_heads=4, head_dim=8, mask_kind=MaskKind.CAUSAL, layout=layout)
+    graph = Graph(leaves, (), (op.decompose(*leaves),))
+    assert max(t.rank for node in graph.nodes() for t in node.types) == rank
+
+
 def test_grouped_heads_are_not_repeated() -> None:
     """The keys enter the product as they are: nothing of their size times the group exists."""
     from rlx.ir.graph import Graph
