@@ -97,7 +97,7 @@ def test_small_groups(layout: str, dtype: str, draw: int, rng: np.random.Generat
     [
         ("nhwc", "f32", 1, True),
         ("nhwc", "f32", 2, False),
-        ("nhwc", "bf16", 1, False),
+        ("nhwc", "bf16", 1, True),
         ("nchw", "f32", 1, False),
     ],
 )
