@@ -33,6 +33,9 @@ from rlx_xla.models.rope import RopeScaling
 BLOCK = 128
 """Positions of the caches that attention reads at once; capacities are multiples of it."""
 
+MOST_SCORES = 1 << 19
+"""Queries times positions that attention holds scores of at once, for each head."""
+
 HIDDEN = -1e30
 """The score of what must not be seen; finite, so that a row that sees nothing has no NaN."""
 
@@ -266,7 +269,7 @@ def _attention(
     q = _rotated(config, q, angles) * dtype(config.query_scale)
     k = _rotated(config, k, angles)
     keys, values = (_written(*pair, places[0], at) for pair in zip(cache, (k, v), strict=True))
-    y = attend(q, keys, values, places, start, window, at).astype(jnp.float32)
+    y = attend(q, keys, values, places, start, window, at, config.span).astype(jnp.float32)
     y = y.transpose(0, 2, 1, 3).reshape(batch, seq, config.heads * config.value_size)
     return product(y, layer["output"]), (keys, values)
 
@@ -280,14 +283,32 @@ def _written(
     return lax.dynamic_update_slice(cache, update, (*at, zero, zero, offset, zero))
 
 
-def _block_of(cache: jax.Array, first: jax.Array, at: tuple[jax.Array, ...]) -> jax.Array:
-    """BLOCK positions of a cache, [batch, kv_heads, BLOCK, size]."""
+def _block_of(
+    cache: jax.Array, first: jax.Array, at: tuple[jax.Array, ...], count: int
+) -> jax.Array:
+    """Positions of a cache, [batch, kv_heads, count, size]."""
     zero = jnp.int32(0)
     batch, heads, _, size = cache.shape[len(at) :]
-    sizes = (*(1 for _ in at), batch, heads, BLOCK, size)
+    sizes = (*(1 for _ in at), batch, heads, count, size)
     return lax.dynamic_slice(cache, (*at, zero, zero, first, zero), sizes).reshape(
-        batch, heads, BLOCK, size
+        batch, heads, count, size
     )
+
+
+def span_for(device: str) -> int:
+    """Positions that attention looks at at once on a device, such as ``cpu`` or ``cuda:0``.
+
+    A GPU waits for the host at each turn of a loop; in that time it reads thousands of positions.
+    """
+    return 32 * BLOCK if device.startswith(("cuda", "rocm", "gpu")) else BLOCK
+
+
+def _span(capacity: int, most: int) -> int:
+    """Positions looked at at once: blocks that divide the capacity, as no slice may end beyond."""
+    span = min(capacity, most // BLOCK * BLOCK)
+    while capacity % span:
+        span -= BLOCK
+    return span
 
 
 def attend(
@@ -298,6 +319,7 @@ def attend(
     start: jax.Array,
     window: Any,
     at: tuple[jax.Array, ...] = (),
+    span: int = BLOCK,
 ) -> jax.Array:
     """Return causal attention over the filled part of a cache, [batch, heads, seq, value_size].
 
@@ -309,6 +331,8 @@ def attend(
         start: i32[batch], the first position that a row may see.
         window: positions seen, itself included, an int or i32[]; the int 0 for all.
         at: number of the layer, i32[], where keys and values have those of all along a first axis.
+        span: most positions looked at at once, a multiple of ``BLOCK``; filled ones beyond the
+            first take turns of a loop.
     """
     batch, heads, seq, size = q.shape
     kv_heads, value_size = keys.shape[-3], values.shape[-1]
@@ -318,16 +342,18 @@ def attend(
     bounded = not isinstance(window, int) or window > 0
     if bounded:
         first = jnp.maximum(first, places[0] - (window - 1))
-    last = places[-1] // BLOCK + 1
+    capacity = keys.shape[-2]
+    span = _span(capacity, min(span, max(BLOCK, MOST_SCORES // seq)))
+    last = places[-1] // span + 1
 
     def step(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         top, total, summed = state
-        begin = index * BLOCK
-        k = _block_of(keys, begin, at).astype(q.dtype)
-        v = _block_of(values, begin, at).astype(q.dtype)
+        begin = index * span
+        k = _block_of(keys, begin, at, span).astype(q.dtype)
+        v = _block_of(values, begin, at, span).astype(q.dtype)
         scores = jnp.einsum("bhqd,bhsd->bhqs", grouped, k)
-        scores = scores.reshape(batch, kv_heads, group, seq, BLOCK)
-        there = begin + jnp.arange(BLOCK, dtype=jnp.int32)
+        scores = scores.reshape(batch, kv_heads, group, seq, span)
+        there = begin + jnp.arange(span, dtype=jnp.int32)
         seen = there[None, :] <= places[:, None]
         if bounded:
             seen = seen & (there[None, :] > places[:, None] - window)
@@ -336,7 +362,7 @@ def attend(
         higher = jnp.maximum(top, scores.max(axis=-1))
         shrunk = jnp.exp(top - higher)
         weights = jnp.exp(scores - higher[..., None])
-        added = jnp.einsum("bhqs,bhsd->bhqd", weights.reshape(*grouped.shape[:3], BLOCK), v)
+        added = jnp.einsum("bhqs,bhsd->bhqd", weights.reshape(*grouped.shape[:3], span), v)
         added = added.reshape(batch, kv_heads, group, seq, value_size)
         total = total * shrunk + weights.sum(axis=-1)
         return higher, total, summed * shrunk[..., None] + added
@@ -347,7 +373,10 @@ def attend(
         jnp.zeros(shape, q.dtype),
         jnp.zeros((*shape, value_size), q.dtype),
     )
-    _, total, summed = lax.fori_loop(first // BLOCK, last, step, state)
+    if capacity == span:
+        _, total, summed = step(jnp.int32(0), state)
+    else:
+        _, total, summed = lax.fori_loop(first // span, last, step, state)
     return (summed / total[..., None]).reshape(batch, heads, seq, value_size)
 
 

@@ -51,6 +51,7 @@ class DecoderConfig:
         wide: norms, rotations, attention and gates are computed in f64 and rounded to f32 once, so
             that their last bit does not depend on the order of sums, nor what is rounded to
             integers after them.
+        span: most positions of the caches that attention looks at at once (`decoder.span_for`).
     """
 
     architecture: str
@@ -76,6 +77,7 @@ class DecoderConfig:
     query_scale: float
     final_softcap: float
     wide: bool = False
+    span: int = 128
 
     def has_window(self, layer: int) -> bool:
         """Tell whether a layer sees only the last ``window`` positions."""

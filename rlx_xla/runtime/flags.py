@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from rlx.ir.graph import Graph, Node
+from rlx.ir.graph import Graph, Node, Value
+from rlx.ops.arithmetic import Mul
+from rlx.ops.convert import Convert
 from rlx.ops.dot import DotGeneral
 from rlx.options.compile import CompileOptions
-from rlx.passes.specialize.scaled import asks_for_f32_sums
+from rlx.passes.specialize.scaled import asks_for_f32_sums, has_product_of_one_row
 
 _NO_TRITON = "xla_gpu_enable_triton_gemm"
 
@@ -48,7 +50,7 @@ def flags_for(graph: Graph, platform: str, options: CompileOptions) -> tuple[Fla
         for node in inner.nodes()
         if isinstance(node.op, DotGeneral)
     ]
-    if not any(_is_f8(node) for node in products) or any(_is_one_row(node) for node in products):
+    if not any(_is_f8(node) for node in products) or has_product_of_one_row(graph):
         return ()
     # Measured on an H200 at 8192³ (gpu-facts 4): 0.13 s in place of 27 s, the same kernel.
     reason = "tuning of 8-bit products takes 27 s and ends at the library's kernel"
@@ -56,19 +58,15 @@ def flags_for(graph: Graph, platform: str, options: CompileOptions) -> tuple[Fla
 
 
 def _is_f8(node: Node) -> bool:
-    return all(v.dtype.is_float and v.dtype.bits == 8 for v in node.inputs)
+    return all(_is_code(value) for value in node.inputs)
 
 
-def _is_one_row(node: Node) -> bool:
-    """Whether a side has one row, for which Triton's kernels are three times as fast."""
-    op = node.op
-    assert isinstance(op, DotGeneral)
-    sides = zip(
-        node.inputs,
-        ((*op.lhs_contracting, *op.lhs_batch), (*op.rhs_contracting, *op.rhs_batch)),
-        strict=True,
-    )
-    return any(
-        all(size == 1 for axis, size in enumerate(value.shape) if axis not in taken)
-        for value, taken in sides
-    )
+def _is_code(value: Value) -> bool:
+    """Whether a value is of 8-bit floats, or of such that were widened and scaled."""
+    node = value.node
+    if node is not None and isinstance(node.op, Mul):
+        value = node.inputs[0]
+        node = value.node
+    if node is not None and isinstance(node.op, Convert):
+        value = node.inputs[0]
+    return value.dtype.is_float and value.dtype.bits == 8

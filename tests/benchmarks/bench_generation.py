@@ -7,6 +7,7 @@ measured where xllamacpp is installed.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -75,6 +76,7 @@ def _jit(path: str, dtype: Any, tokens: int) -> Callable[[], tuple[float, float]
     """The same model function over the weights' numbers."""
     file = open_gguf(path)
     config = read_config(file.metadata, vocabulary=vocabulary_size(file))
+    config = dataclasses.replace(config, span=decoder.span_for(jax.default_backend()))
     params = jax.device_put(packed.unpacked(load_params(file, config), dtype))
 
     def step(params: Any, ids: Any, offset: Any, caches: Any) -> Any:

@@ -9,6 +9,9 @@ import pytest
 import rlx
 from rlx.dtypes import as_dtype
 from rlx.ops.dot import DotGeneral
+from rlx.ops.quantized import ScaledMatmul
+from rlx.passes.base import PassContext
+from rlx.passes.specialize import Specialize
 from rlx_xla.runtime.flags import flags_for
 
 OPTIONS = rlx.CompileOptions()
@@ -31,6 +34,27 @@ def test_8_bit_products_are_not_tuned_on_cuda() -> None:
     (flag,) = flags_for(graph_of(("f8e4m3fn", 64), ("f32", 64)), "cuda", OPTIONS)
     assert (flag.name, flag.value) == ("xla_gpu_enable_triton_gemm", False)
     assert str(flag).startswith("xla_gpu_enable_triton_gemm=False: tuning of 8-bit products")
+
+
+@pytest.mark.parametrize("beside", [1, 2])
+@pytest.mark.parametrize("layout", ["per_tensor", "per_row"])
+def test_scaled_products_are_not_tuned_on_cuda(layout: str, beside: int) -> None:
+    b = rlx.GraphBuilder()
+    scale = "f32[1]" if layout == "per_tensor" else "f32[64, 1]"
+    leaves = [b.input(n, "u8[64, 128]") for n in "xw"] + [b.input(n, scale) for n in "st"]
+    other = DotGeneral(lhs_contracting=(1,), rhs_contracting=(0,))(
+        b.input("v", f"f32[{beside}, 8]"), b.input("u", "f32[8, 8]")
+    )
+    graph = b.build(ScaledMatmul(layout=layout)(*leaves), other)
+    made = Specialize().run(graph, PassContext(platform="cuda", options=OPTIONS))
+    flags = flags_for(made, "cuda", OPTIONS)
+    # A product of one row keeps XLA's own kernels, and scales then stay behind the sum.
+    assert len(flags) == (beside > 1)
+    within = layout == "per_tensor" and beside > 1
+    products = [n for n in made.nodes() if isinstance(n.op, DotGeneral)]
+    assert sorted(str(p.inputs[0].dtype) for p in products) == sorted(
+        ["f32", "f32" if within else "f8e4m3fn"]
+    )
 
 
 @pytest.mark.parametrize("platform", ["cpu", "rocm", "tpu"])

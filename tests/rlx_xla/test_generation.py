@@ -107,13 +107,31 @@ def test_one_token_after_another_gives_what_all_at_once_give(
     np.testing.assert_allclose(hidden[0, -1], wanted[0, -1], rtol=1e-3, atol=1e-3)
 
 
+def test_a_gpu_looks_at_many_positions_at_once() -> None:
+    assert [decoder.span_for(d) for d in ("cpu", "tpu:0", "cuda", "rocm:1")] == [
+        128,
+        128,
+        4096,
+        4096,
+    ]
+    cache = jax.ShapeDtypeStruct((1, 2, 1152, 8), jnp.float32)
+    for seq, span, turns in ((1, 128, True), (1, 4096, False), (512, 4096, True)):
+        q = jax.ShapeDtypeStruct((1, 2, seq, 8), jnp.float32)
+        places = jax.ShapeDtypeStruct((seq,), jnp.int32)
+        start = jax.ShapeDtypeStruct((1,), jnp.int32)
+        made = jax.make_jaxpr(lambda *a, span=span: decoder.attend(*a, 0, span=span))(
+            q, cache, cache, places, start
+        )
+        assert ("while" in str(made)) == turns
+
+
 def test_a_window_hides_what_is_further_away(rng: np.random.Generator) -> None:
     q = rng.normal(size=(1, 4, 6, 8)).astype(np.float32)
     keys, values = rng.normal(size=(2, 1, 2, 256, 8)).astype(np.float32)
     places, start = jnp.arange(140, 146, dtype=jnp.int32), jnp.asarray([3], jnp.int32)
     with jax.numpy_rank_promotion("allow"):
-        for window in (0, 5, 200):
-            found = decoder.attend(q, keys, values, places, start, window)
+        for window, span in ((0, 128), (5, 128), (200, 128), (0, 4096), (5, 4096), (200, 384)):
+            found = decoder.attend(q, keys, values, places, start, window, span=span)
             for row in range(6):
                 last = 140 + row
                 first = max(3, last - window + 1) if window else 3

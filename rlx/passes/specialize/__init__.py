@@ -51,7 +51,7 @@ class Specialize(AbstractPass):
         if free:
             rules = (*rules, *rows.rules(ctx))
         if ctx.platform == "cuda" and not asks_for_f32_sums(ctx.options):
-            rules = (*rules, *scaled.RULES)
+            rules = (*rules, *scaled.rules(graph))
         made = rewrite(graph, *(_counted(rule, applied) for rule in rules))
         if free:
             made, written = elementary.write_out(made, strict=ctx.options.strict)
