@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,7 +15,7 @@ import secrets
 import stat
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import IO, Any, Never, cast, final
 
 import numpy as np
@@ -117,18 +118,29 @@ def write(path: str, header: Header, text: bytes, arrays: Iterable[Array]) -> No
             "Use fewer params, or shorter names."
         )
     prefix = _PREFIX.pack(MAGIC, VERSION, 0, len(encoded), hashlib.sha256(encoded).digest())
+    with written_whole(path) as file:
+        for part in (prefix + encoded, text, *map(raw_bytes, arrays)):
+            file.write(b"\0" * (aligned(file.tell()) - file.tell()))
+            file.write(part)
+
+
+@contextlib.contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+    """A file to write to, beside its place and moved there in one step when it is whole.
+
+    Raises:
+        FormatError: the system refuses; what was at the place stays.
+    """
     folder, name = os.path.split(os.path.abspath(path))
     temporary = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
-            for part in (prefix + encoded, text, *map(raw_bytes, arrays)):
-                file.write(b"\0" * (aligned(file.tell()) - file.tell()))
-                file.write(part)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise FormatError(f"save: {path!r} cannot be written: {error}.") from error
+        raise FormatError(f"save: {os.fspath(path)!r} cannot be written: {error}.") from error
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -20,7 +21,15 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from rlx.errors import CompileError, DeviceError, FormatError, LoweringError, RunError
+from rlx.errors import (
+    CompileError,
+    DeviceError,
+    FormatError,
+    LoweringError,
+    RlxError,
+    RunError,
+)
+from rlx.ir.container import written_whole
 from rlx.options.compile import CompileOptions
 from rlx.types import TensorType, as_type
 from rlx_xla._jax_compat import client
@@ -35,6 +44,18 @@ _TO_RUN: dict[str, dict[str, Any]] = {"cuda": {"xla_gpu_enable_triton_gemm": Fal
 vendor's library is quicker."""
 
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
+
+_PARTS = ("artifact.json", "executable.bin", "module.mlir", "module.hlo")
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    OSError,
+    EOFError,
+    KeyError,  # a part is missing
+    RuntimeError,  # encrypted, or packed in a way that Python does not know
+    ValueError,  # an offset before the beginning
+)
+"""What Python raises for zip files that are damaged."""
 
 _MOST = 1 << 34
 """Largest part of an artifact that is read, in bytes."""
@@ -69,7 +90,11 @@ class Artifact:
     versions: Mapping[str, str]
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file."""
+        """Write it to a file, whole or not at all.
+
+        Raises:
+            FormatError: the system refuses.
+        """
         described = {
             "format": FORMAT,
             "name": self.name,
@@ -81,7 +106,10 @@ class Artifact:
             "versions": dict(self.versions),
             "sha256": hashlib.sha256(self.serialized).hexdigest(),
         }
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        with (
+            written_whole(path) as whole,
+            zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as file,
+        ):
             file.writestr("artifact.json", json.dumps(described, indent=1))
             file.writestr("executable.bin", self.serialized)
             file.writestr("module.mlir", self.stablehlo)
@@ -163,36 +191,54 @@ def read_artifact(path: str | Path) -> Artifact:
     try:
         with zipfile.ZipFile(path) as file:
             sizes = {info.filename: info.file_size for info in file.infolist()}
-            if max(sizes.values(), default=0) > _MOST:
-                raise FormatError(
-                    f"artifact {path}: parts of at most {_MOST:,} bytes are read; it claims more. "
-                    "Compile it again."
-                )
-            described = json.loads(file.read("artifact.json"))
-            code = file.read("executable.bin")
-            text, hlo = (file.read(n).decode() for n in ("module.mlir", "module.hlo"))
-        if described["format"] != FORMAT or described["sha256"] != _digest(code):
-            raise FormatError(
-                f"artifact {path}: format {FORMAT} and whole code are required; it is of format "
-                f"{described['format']}, or damaged. Compile it again."
-            )
-        return Artifact(
+            most = max(sizes.values(), default=0)
+            parts = {n: b"" if most > _MOST else file.read(n) for n in _PARTS}
+    except _DAMAGED as error:
+        raise _unreadable(path, error) from error
+    if most > _MOST:
+        raise FormatError(
+            f"artifact {path}: parts of at most {_MOST:,} bytes are read; it claims more. "
+            "Compile it again."
+        )
+    code = parts["executable.bin"]
+    try:
+        described = json.loads(parts["artifact.json"])
+        whole = described["format"] == FORMAT and described["sha256"] == _digest(code)
+        made = Artifact(
             name=str(described["name"]),
             target=parse_target(described["target"]).name,
             inputs=tuple((str(n), as_type(t)) for n, t in described["inputs"]),
             params=tuple((str(n), as_type(t)) for n, t in described["params"]),
             outputs=tuple(as_type(t) for t in described["outputs"]),
-            hlo=hlo,
-            stablehlo=text,
+            hlo=parts["module.hlo"].decode(),
+            stablehlo=parts["module.mlir"].decode(),
             serialized=code,
             memory={str(k): int(v) for k, v in described["memory"].items()},
             versions={str(k): str(v) for k, v in described["versions"].items()},
         )
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        RlxError,
+    ) as error:
+        raise _unreadable(path, error) from error
+    if not whole:
         raise FormatError(
-            f"artifact {path}: a file of rlx_xla.aot is required; it does not read: {error}. "
-            "Compile it again."
-        ) from error
+            f"artifact {path}: format {FORMAT} and whole code are required; it is of format "
+            f"{described['format']}, or damaged. Compile it again."
+        )
+    return made
+
+
+def _unreadable(path: str | Path, error: Exception) -> FormatError:
+    return FormatError(
+        f"artifact {path}: a file of rlx_xla.aot is required; it does not read: {error}. "
+        "Compile it again."
+    )
 
 
 def _digest(code: bytes) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from rlx.dtypes import DType
 from rlx.errors import FormatError, LoweringError, RunError, did_you_mean
+from rlx.ir.container import written_whole
 from rlx.ir.graph import Graph, Value, inner_graphs
 from rlx.ir.rewrite import splice
 from rlx.ops.io import Param
@@ -54,8 +55,13 @@ class Export:
     shared: bool
 
     def save(self, path: str | Path) -> None:
-        """Write the file."""
-        Path(path).write_bytes(self.serialized)
+        """Write the file, whole or not at all.
+
+        Raises:
+            FormatError: the system refuses.
+        """
+        with written_whole(path) as file:
+            file.write(self.serialized)
 
 
 def portable_artifact(
@@ -143,6 +149,16 @@ def export(
     )
 
 
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise FormatError(
+            f"load_export: a file that can be read is required; {path} gives {error.strerror}. "
+            "Name the one that Export.save wrote."
+        ) from error
+
+
 def load_export(
     source: str | Path | bytes | Export,
     device: str = "cpu",
@@ -159,7 +175,7 @@ def load_export(
         params: values of arguments that are bound once, by name; the others are inputs.
 
     Raises:
-        FormatError: the file is damaged, or is not for the device's platform.
+        FormatError: the file is missing or damaged, or is not for the device's platform.
         TraceError: the file holds what has no form in RLX.
         DeviceError: there is no such device.
         RunError: there is no argument of a param's name.
@@ -171,7 +187,7 @@ def load_export(
     if isinstance(source, Export):
         data = source.serialized
     else:
-        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        data = source if isinstance(source, bytes) else _read(source)
     session = Session(device)
     first = find_device(device)
     kind = device_name(first).partition(":")[0]

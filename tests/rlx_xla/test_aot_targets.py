@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -283,6 +286,54 @@ def test_damaged_artifacts_are_refused(tmp_path: Path) -> None:
             file.writestr(name, data)
     with pytest.raises(FormatError, match="or damaged"):
         rlx_xla.load_artifact(path)
+    for missing in (tmp_path / "none.rlxa", tmp_path):
+        with pytest.raises(FormatError, match=r"a file of rlx_xla\.aot is required; it does not"):
+            rlx_xla.load_artifact(missing)
+
+
+def test_an_artifact_that_is_damaged_anywhere_is_refused(tmp_path: Path) -> None:
+    path, damaged = tmp_path / "f.rlxa", tmp_path / "damaged.rlxa"
+    made = dataclasses.replace(_artifact(), serialized=bytes(range(256)) * 4, hlo="HloModule\n" * 9)
+    made.save(path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng()
+    versions = [whole[:end] for end in range(0, len(whole), 7)]
+    for at in range(len(whole)):
+        other = bytearray(whole)
+        other[at] ^= int(rng.integers(1, 256))
+        versions.append(bytes(other))
+    refused = 0
+    for data in versions:
+        damaged.write_bytes(data)
+        try:
+            assert read_artifact(damaged) == made  # bytes that zip files do not use
+        except FormatError:
+            refused += 1
+    assert refused > len(versions) // 2
+
+
+def test_what_cannot_be_written_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = rlx.GraphBuilder("g")
+    exported = rlx_xla.export(b.build(b.input("x", "f32[2]").exp()), ["cpu"])
+    for saved in (_artifact(), exported):
+        with pytest.raises(FormatError, match=r"^save: '.*' cannot be written: "):
+            saved.save(tmp_path / "no" / "folder")
+        path = tmp_path / "kept"
+        path.write_bytes(b"old")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", _disk_is_full)
+            with pytest.raises(FormatError, match="No space left"):
+                saved.save(path)
+        assert path.read_bytes() == b"old"
+        assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+    with pytest.raises(FormatError, match="load_export: a file that can be read is required"):
+        rlx_xla.load_export(tmp_path / "none")
+
+
+def _disk_is_full(handle: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_an_artifact_needs_its_device(tmp_path: Path) -> None:
