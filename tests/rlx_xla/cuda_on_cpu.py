@@ -37,7 +37,6 @@ _BODIES: Mapping[str, str] = {
         "low -= of_bf16(r, false); high -= of_bf16(r, true); return r;"
     ),
     "u32 times(u32 a, u32 b)": "return product(a, b);",
-    "uint2 read8(const u16* from)": "return *(const uint2*)from;",
     "uint2 read8(const void* from)": "return *(const uint2*)from;",
     "uint4 read16(const void* from)": "return *(const uint4*)from;",
     "void meet()": "wait(everyone);",

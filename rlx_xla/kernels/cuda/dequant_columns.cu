@@ -14,6 +14,9 @@
 // 21 E2M1), BLOCK (rows of a scale, 16 or a multiple of 32; 0 one for all, -1 none), ZERO, GLOBAL (one more factor),
 // WARPS, CLUSTER, STEPS (of 16 rows in a turn), BLOCKS (on a multiprocessor).
 
+#include "cluster.cuh"
+#include "pairs.cuh"
+#include "reads.cuh"
 #include "stored.cuh"
 
 #define COLUMNS (M * PARTS)
@@ -26,64 +29,11 @@
 #define BYTES_OF_SCALE (FORMAT == 21 ? 1 : 4)
 #define PER (128 / CLUSTER)
 
-__device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selector) {
-  u32 r;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
-  return r;
-}
-__device__ __forceinline__ u32 minus(u32 a, u32 b) {  // two bf16
-  u32 r;
-#if __CUDA_ARCH__ >= 900
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#else
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3F803F80u), "r"(b ^ 0x80008000u));
-#endif
-  return r;
-}
 __device__ __forceinline__ u32 times(u32 a, u32 b) {  // two bf16; numbers below the normal ones are kept
   u32 r;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
   return r;
 }
-// Asked for here and nowhere later.
-__device__ __forceinline__ uint4 read16(const void* from) {
-  uint4 r;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(from));
-  return r;
-}
-__device__ __forceinline__ uint2 read8(const void* from) {
-  uint2 r;
-  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(from));
-  return r;
-}
-// Two numbers to bf16; what is left of them stays.
-__device__ __forceinline__ u32 take(float& low, float& high) {
-  u32 r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  low -= __uint_as_float(r << 16);
-  high -= __uint_as_float(r & 0xFFFF0000u);
-  return r;
-}
-// d += a b for a of 16 x 16 and b of 16 x 8: lane 4g + t holds rows g, g + 8 of a, column g of b.
-__device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, uint2 b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
-}
-#if CLUSTER > 1
-__device__ __forceinline__ void meet() {
-  __syncwarp();
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// Writes a float at the same place of the shared memory of a block of the cluster.
-__device__ __forceinline__ void send(float* to, u32 block, float x) {
-  u32 address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((u32)__cvta_generic_to_shared(to)), "r"(block));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
-}
-#endif
-
 // The codes of one column and two rows, as bytes 0 and 1 (or 2 and 3) of a word, to two bf16.
 #if FORMAT == 8
 __device__ __forceinline__ u32 pair(u32 bytes, int upper, bool) {

@@ -12,6 +12,8 @@
 //
 // Macros: M, PARTS, N, K, FORMAT (as below), KIND (of x and y: 0 f32, 1 bf16, 2 f16), WARPS, STAGES, SPLIT.
 
+#include "pairs.cuh"
+#include "reads.cuh"
 #include "stored.cuh"
 
 #define COLUMNS (M * PARTS)
@@ -25,20 +27,6 @@ __device__ __forceinline__ float half_at(const u8* p) {  // p is even
 }
 __device__ __forceinline__ u32 word_at(const u8* p) {  // p is even
   return (u32) * (const u16*)p | (u32) * (const u16*)(p + 2) << 16;
-}
-__device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selector) {
-  u32 r;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
-  return r;
-}
-__device__ __forceinline__ u32 minus(u32 a, u32 b) {  // two bf16
-  u32 r;
-#if __CUDA_ARCH__ >= 900
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#else
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3F803F80u), "r"(b ^ 0x80008000u));
-#endif
-  return r;
 }
 // Bytes 0, 1 (or 2, 3) of a word of numbers below 128 as two bf16, less `offset`: 0x43 in front makes 128 + byte.
 __device__ __forceinline__ u32 pair(u32 bytes, int upper, u32 offset) {
@@ -179,25 +167,11 @@ __device__ __forceinline__ void read4(const stored* from, float (&to)[4]) {
   to[2] = widen((u16)four.y), to[3] = widen((u16)(four.y >> 16));
 #endif
 }
-// Two numbers to bf16; what is left of them stays.
-__device__ __forceinline__ u32 take(float& low, float& high) {
-  u32 r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  low -= __uint_as_float(r << 16);
-  high -= __uint_as_float(r & 0xFFFF0000u);
-  return r;
-}
 #else
 typedef u16 entering;
 struct Entering {
   uint2 b[8][TILES][2];
 };
-// Asked for here and nowhere later: the compiler would wait for each group's part where it is needed.
-__device__ __forceinline__ uint2 read8(const u16* from) {
-  uint2 r;
-  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(from));
-  return r;
-}
 #endif
 
 __device__ __forceinline__ void copy(void* to, const void* from) {
@@ -207,13 +181,6 @@ __device__ __forceinline__ void copy(void* to, const void* from) {
 #else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 #endif
-}
-
-// d += a b for a of 16 x 16 and b of 16 x 8: lane 4g + t holds rows g, g + 8 of a, column g of b.
-__device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, uint2 b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)

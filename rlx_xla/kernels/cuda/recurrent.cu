@@ -14,7 +14,7 @@
 // Macros: B, L, D, H (sizes), G (gates), ROWS (1, 2, 4 or 8), KIND (0 LSTM, 1 GRU, 2 tanh, 3 relu), CARRY, KEPT (a
 // multiple of 4 up to EACH).
 
-#include "integers.cuh"
+#include "cluster.cuh"
 
 #define CLUSTER 8
 #define LANES 16
@@ -31,20 +31,6 @@
 #define CELLS (ROWS / SPREAD)
 // Threads that end with the same total of a sequence, all gates counted.
 #define TEAM (LANES / SPREAD)
-
-// Waits for all threads of the cluster; what they wrote before is seen after.
-__device__ __forceinline__ void meet() {
-  __syncwarp();
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// Writes a float at the same place of the shared memory of a block of the cluster.
-__device__ __forceinline__ void send(float* to, u32 block, float x) {
-  u32 address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((u32)__cvta_generic_to_shared(to)), "r"(block));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
-}
 
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
 
