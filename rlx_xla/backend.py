@@ -130,7 +130,7 @@ def _bounds_taken(lir: Lir, platform: str) -> list[str]:
     made = lir.plan.implementations
     told = (
         any(m.kind == "kernel" and m.name in owners for m in made.values())
-        or any(_refused_by_bound(node, m, owners) for node, m in made.items() if m.refused)
+        or _is_refused_by_bound(made, owners)
         or any(
             refusal.name in owners and "kernel_dispatch" not in refusal.reason
             for refused in lir.plan.decomposed_refusals.values()
@@ -140,15 +140,28 @@ def _bounds_taken(lir: Lir, platform: str) -> list[str]:
     return [f"kernel bounds: {described()}"] if told else []
 
 
-def _refused_by_bound(node: Node, made: Implementation, owners: Collection[str]) -> bool:
-    """Whether a kernel would have been taken but for the bounds that hold."""
-    names = {refusal.name for refusal in made.refused}.intersection(owners)
-    types = [v.type for v in node.inputs]
-    for kernel in kernels_for(type(node.op), "cpu") if names else ():
-        if kernel.name in names and isinstance(kernel.supports(node.op, types, "cpu"), Refused):
-            with open_all():
-                if not isinstance(kernel.supports(node.op, types, "cpu"), Refused):
+def _is_refused_by_bound(made: Mapping[Node, Implementation], owners: Collection[str]) -> bool:
+    """Whether some kernel would have been taken but for the bounds that hold."""
+    asked: set[tuple[str, Op, tuple[TensorType, ...]]] = set()
+    for node, choice in made.items():
+        for refusal in choice.refused:
+            if refusal.name not in owners or "kernel_dispatch" in refusal.reason:
+                continue
+            types = tuple(v.type for v in node.inputs)
+            key = (refusal.name, node.op, types)
+            if key not in asked:  # of equal nodes one tells for all
+                asked.add(key)
+                if _gains_without_bounds(refusal.name, node.op, types):
                     return True
+    return False
+
+
+def _gains_without_bounds(name: str, op: Op, types: Sequence[TensorType]) -> bool:
+    """Whether a kernel refuses a node, and takes it where bounds hold no more."""
+    for kernel in kernels_for(type(op), "cpu"):
+        if kernel.name == name and isinstance(kernel.supports(op, types, "cpu"), Refused):
+            with open_all():
+                return not isinstance(kernel.supports(op, types, "cpu"), Refused)
     return False
 
 

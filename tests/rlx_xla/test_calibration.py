@@ -98,9 +98,10 @@ def test_a_bound_that_leaves_a_decomposition_is_told() -> None:
     assert report.decisions == (f"kernel bounds: {described()}",)
 
 
-def test_kernels_that_an_option_leaves_out_say_nothing_of_bounds() -> None:
+@pytest.mark.parametrize("type_", ["f32[3, 400]", "f32[3, 4]"])
+def test_kernels_that_an_option_leaves_out_say_nothing_of_bounds(type_: str) -> None:
     b = rlx.GraphBuilder("g")
-    graph = b.build(CumSum(axis=1)(b.input("x", "f32[3, 400]")))
+    graph = b.build(CumSum(axis=1)(b.input("x", type_)))
     options = rlx.CompileOptions(
         kernel_dispatch=rlx.KernelDispatch(policy=KernelPolicy.FORCE_COMMON)
     )
