@@ -227,11 +227,15 @@ def max_(*dims: Dim) -> Dim:
 
 def floordiv_(a: Dim, b: Dim) -> Dim:
     """Return a // b; DimError when b is 0."""
+    if type(a) is int and type(b) is int and b:
+        return a // b
     return _dim(floordiv(to_polynomial(a), to_polynomial(b)))
 
 
 def mod_(a: Dim, b: Dim) -> Dim:
     """Return a % b, which has the sign of b; DimError when b is 0."""
+    if type(a) is int and type(b) is int and b:
+        return a % b
     return _dim(mod(to_polynomial(a), to_polynomial(b)))
 
 
