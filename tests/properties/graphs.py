@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from rlx.dtypes import DType
 from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value
+from rlx.ir.rewrite import splice
 from rlx.ops.arithmetic import Add, Clamp, Div, IntegerPow, Max, Min, Mul, Neg, Sub
 from rlx.ops.compare import Compare, Direction, Select
-from rlx.ops.control_flow import Call, Cond, Scan
+from rlx.ops.control_flow import Call, Cond, Scan, While
 from rlx.ops.convert import Convert, Copy
 from rlx.ops.dot import DotGeneral, Matmul
-from rlx.ops.indexing import DynamicSlice
+from rlx.ops.indexing import DynamicSlice, DynamicUpdateSlice, GatherGeneral, ScatterGeneral
+from rlx.ops.indexing.scatters import ScatterKind
 from rlx.ops.reduction import Argmax, Mean, ReduceMax, ReduceMin, ReduceProd, ReduceSum
 from rlx.ops.shape import (
     BroadcastInDim,
@@ -178,6 +180,28 @@ def _part(g: _Growth, x: Value) -> Any:
     return DynamicSlice(sizes=boxes)(x, *(g.like(index) for _ in x.shape))
 
 
+def _indexed(g: _Growth, x: Value) -> Any:
+    """Rows that are gathered from places, or scattered to them."""
+    if not x.rank or x.shape[0] == 0:
+        return None
+    count = g.one_of((1, 2))
+    places = g.like(TensorType(DType.I32, (count, 1)))
+    inner = tuple(range(1, x.rank))
+    if g.choose(st.booleans()):
+        sizes = (1, *x.shape[1:])
+        return GatherGeneral(
+            slice_sizes=sizes, offset_dims=inner, collapsed_slice_dims=(0,), start_index_map=(0,)
+        )(x, places)
+    kinds = [ScatterKind.SET] + ([ScatterKind.MAX] if x.dtype is not DType.BOOL else [])
+    op = ScatterGeneral(
+        kind=g.one_of(kinds),
+        update_window_dims=inner,
+        inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=(0,),
+    )
+    return op(x, places, g.like(TensorType(x.dtype, (count, *x.shape[1:]))))
+
+
 def _reduction(g: _Growth, x: Value) -> Any:
     axes = tuple(a for a in range(x.rank) if g.choose(st.booleans()))
     if x.dtype is DType.BOOL:
@@ -202,7 +226,9 @@ def _inner(g: _Growth, x: Value) -> Any:
     """A call, a choice or a loop whose bodies are drawn too."""
     if g.depth >= 2:
         return None
-    kind = g.one_of(("call", "twice", "cond", "scan"))
+    kind = g.one_of(("call", "twice", "cond", "scan", "counts"))
+    if kind == "counts":
+        return _counting(g, x)
     if kind == "cond":
         index = g.like(TensorType(DType.I32))
         return Cond(branches=(_body(g, x), _body(g, x)))(index, x)
@@ -211,6 +237,34 @@ def _inner(g: _Growth, x: Value) -> Any:
         return Scan(body=body, length=2, num_carry=1)(x)
     made = Call(body=body)(x)
     return (made, Call(body=body)(made)) if kind == "twice" else made
+
+
+def _counting(g: _Growth, x: Value) -> Any:
+    """A loop by numbers that reads and writes rows, maybe not one after the other."""
+    length, start, step = g.one_of((1, 2, 4)), g.one_of((0, 1, 3)), g.one_of((1, 1, -1, 2))
+    table = TensorType(x.dtype, (4, *x.shape))
+    first = [GraphBuilder().constant(np.int32(start)), x, g.like(table)]
+    given = g.like(table)
+    b = GraphBuilder("counting")
+    names = ("rows", "i", "h", "ys")
+    leaves = [b.input(n, v.type) for n, v in zip(names, (given, *first), strict=True)]
+    rows, i, h, ys = leaves
+    zeros = [GraphBuilder().constant(np.int32(0)) for _ in x.shape]
+    row = DynamicSlice(sizes=(1, *x.shape))(g.one_of((rows, ys)), i, *zeros)
+    new = Max()(h, Reshape(shape=x.shape)(row))
+    new = splice(_body(g, x), [new])[0]
+    at = g.one_of((i, Add()(i, GraphBuilder().constant(np.int32(1)))))
+    ys = DynamicUpdateSlice()(ys, Reshape(shape=(1, *x.shape))(new), at, *zeros)
+    i = Add()(i, GraphBuilder().constant(np.int32(step)))
+    body = b.build([i, new, ys])
+    if g.choose(st.booleans()):
+        return Scan(body=body, length=length, num_consts=1, num_carry=3)(given, *first)
+    c = GraphBuilder("condition")
+    counter, *_ = (c.input(n, v.type) for n, v in zip(names[1:], first, strict=True))
+    bound = GraphBuilder().constant(np.int32(start + step * length))
+    direction = g.one_of((Direction.NE, Direction.LT if step > 0 else Direction.GT))
+    cond = c.build([Compare(direction=direction)(counter, bound)])
+    return While(cond=cond, body=body, body_consts=1)(given, *first)
 
 
 def _body(g: _Growth, x: Value) -> Graph:
@@ -224,5 +278,5 @@ def _body(g: _Growth, x: Value) -> Graph:
 
 _STEPS = (
     _unary, _binary, _binary, _choice, _convert, _layout, _layout, _part, _reduction, _product,
-    _inner,
+    _inner, _indexed,
 )  # fmt: skip

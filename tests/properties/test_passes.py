@@ -47,6 +47,7 @@ from rlx.passes.bind_params import BindParams, KnownValues, LiftBoundParams
 from rlx.passes.eliminate_dead import DropUnusedParams
 from rlx.passes.pipelines import binding_pipeline, closing_pipeline, symbolic_pipeline
 from rlx.passes.quantize import InsertScaledMatmul, PropagateQuantization
+from rlx.passes.stream_loops import StreamLoops
 from rlx.quant import ScaledQuantConfig
 from rlx.types import as_type
 from tests.conformance.runner import all_samples, all_symbolic_samples, mismatch
@@ -70,6 +71,7 @@ EXACT: tuple[AbstractPass, ...] = (
     ProtectValues(),
     RollBlocks(blocks=2),
     UnfuseElementwiseRegions(),
+    StreamLoops(),
     UnrollScans(max_length=16),
 )
 
@@ -121,7 +123,8 @@ def test_an_exact_pass_keeps_every_bit(current: AbstractPass, drawn: Drawn) -> N
     assert boundary(result) == boundary(graph)
     verify(result)
     assert_same_bits(interpret(result, drawn.feeds), interpret(graph, drawn.feeds))
-    assert current.run(result, PassContext()) is result
+    if not isinstance(current, RollBlocks):  # what stacks its blocks may be equal blocks, too
+        assert current.run(result, PassContext()) is result
     assert same(current.run(graph, PassContext()), result)
 
 

@@ -22,15 +22,21 @@ from tests.rlx_xla.recognize_attention import LOOKALIKES as ATTENTION_LOOKALIKES
 from tests.rlx_xla.recognize_attention import WAYS as ATTENTION_WAYS
 from tests.rlx_xla.recognize_cells import LOOKALIKES as CELL_LOOKALIKES
 from tests.rlx_xla.recognize_cells import WAYS as CELL_WAYS
+from tests.rlx_xla.recognize_heads import LOOKALIKES as HEAD_LOOKALIKES
+from tests.rlx_xla.recognize_heads import WAYS as HEAD_WAYS
 from tests.rlx_xla.recognize_layers import LOOKALIKES as LAYER_LOOKALIKES
 from tests.rlx_xla.recognize_layers import UNITS
 from tests.rlx_xla.recognize_layers import WAYS as LAYER_WAYS
+from tests.rlx_xla.recognize_loops import LOOKALIKES as LOOP_LOOKALIKES
+from tests.rlx_xla.recognize_loops import WAYS as LOOP_WAYS
 from tests.rlx_xla.recognize_losses import LOOKALIKES as LOSS_LOOKALIKES
 from tests.rlx_xla.recognize_losses import WAYS as LOSS_WAYS
 from tests.rlx_xla.recognize_masked import LOOKALIKES as MASKED_LOOKALIKES
 from tests.rlx_xla.recognize_masked import WAYS as MASKED_WAYS
 from tests.rlx_xla.recognize_models import LOOKALIKES as MODEL_LOOKALIKES
 from tests.rlx_xla.recognize_models import WAYS as MODEL_WAYS
+from tests.rlx_xla.recognize_users import LOOKALIKES as USER_LOOKALIKES
+from tests.rlx_xla.recognize_users import WAYS as USER_WAYS
 from tests.rlx_xla.recognize_ways import LOOKALIKES, WAYS, Way
 
 ALL_WAYS = [
@@ -41,6 +47,9 @@ ALL_WAYS = [
     *ATTENTION_WAYS,
     *MASKED_WAYS,
     *LOSS_WAYS,
+    *HEAD_WAYS,
+    *USER_WAYS,
+    *LOOP_WAYS,
     *UNITS,
 ]
 ALL_LOOKALIKES = [
@@ -51,8 +60,11 @@ ALL_LOOKALIKES = [
     *ATTENTION_LOOKALIKES,
     *MASKED_LOOKALIKES,
     *LOSS_LOOKALIKES,
+    *HEAD_LOOKALIKES,
+    *USER_LOOKALIKES,
+    *LOOP_LOOKALIKES,
 ]
-LOOPS = ("selective_scan", "lstm", "gru", "rnn")
+LOOPS = ("selective_scan", "gated_delta_net", "lstm", "gru", "rnn")
 STEPS_BEFORE = (InlineCalls(), Canonicalize(), EliminateCommonSubexpressions(), StreamLoops())
 STEPS = 6
 """Steps of the loops among the ways, whose roundings add up."""

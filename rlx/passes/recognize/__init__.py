@@ -14,6 +14,7 @@ from rlx.passes.recognize import (
     activations,
     attention,
     attention_backward,
+    delta,
     groups,
     losses,
     norms,
@@ -35,6 +36,7 @@ STAGES: tuple[tuple[Family, ...], ...] = (
     # Largest first: in a stage, the first matcher that accepts an op's node wins.
     (
         (scans.TABLE, scans.NEEDS),
+        (delta.TABLE, delta.NEEDS),
         (recurrent.TABLE, recurrent.NEEDS),
         (attention_backward.TABLE, attention_backward.NEEDS),
         (attention.TABLE, attention.NEEDS),
@@ -101,7 +103,7 @@ class Recognize(AbstractPass):
     def _cells(graph: Graph, ctx: PassContext) -> dict[Node, Match]:
         """The scans of a graph that are recurrences."""
         search = Search(graph, ctx.options.strict, {}, ctx.platform, ctx.has_kernel)
-        return search.run({Scan: (*scans.TABLE[Scan], *recurrent.TABLE[Scan])})
+        return search.run({Scan: (*scans.TABLE[Scan], *delta.TABLE[Scan], *recurrent.TABLE[Scan])})
 
 
 def _units(graph: Graph, ctx: PassContext, misses: dict[NearMiss, None]) -> Counter[str]:

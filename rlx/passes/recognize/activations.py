@@ -7,7 +7,7 @@ import math
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ops.activation import Gelu, Silu, Softplus
-from rlx.ops.arithmetic import Abs, Add, Div, Max, Mul, Neg
+from rlx.ops.arithmetic import Abs, Add, Div, IntegerPow, Max, Mul, Neg
 from rlx.ops.compare import Compare, Direction, Select
 from rlx.ops.special import Erf, Erfc
 from rlx.ops.transcendental import Exp, Log, Log1p, Logistic, Tanh
@@ -115,7 +115,9 @@ def silu(search: Search, node: Node) -> Match | None:
 
 def _is_reciprocal_of_logistic(search: Search, value: Value, x: Value) -> bool:
     """Whether a value is 1 / (1 + exp(−x))."""
-    inputs = value.node.inputs
+    op, inputs = value.node.op, value.node.inputs
+    if isinstance(op, IntegerPow) and op.exponent == -1:
+        return _logistic_divisor(search, inputs[0]) is x
     divides = isinstance(value.node.op, Div) and search.number(inputs[0]) == 1
     return divides and _logistic_divisor(search, inputs[1]) is x
 

@@ -17,6 +17,7 @@ from rlx.ir.rewrite import Rule, substitute, sweep
 from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
 from rlx.ops.io import Input
+from rlx.ops.shape import Concatenate
 from rlx.passes.recognize.at_once import at_once
 from rlx.passes.recognize.matcher import Match
 
@@ -81,7 +82,7 @@ class _Piece:
         carries: which.
         nodes: the body's nodes that it computes.
         shown: values that it stacks.
-        imported: values that earlier pieces stack.
+        imported: values that are stacked before: by earlier pieces, or for all steps at once.
     """
 
     carries: tuple[int, ...]
@@ -102,6 +103,7 @@ class _Split:
         self._needs = _needs(op.body, self._carried)
         self.pieces: list[_Piece] = []
         self._at: dict[Value, _Piece] = {}
+        self._rows = _needs(op.body, op.body.inputs[first:])
 
     @classmethod
     def of(cls, node: Node) -> tuple[tuple[Value, ...], tuple[Node, ...]] | None:
@@ -122,7 +124,8 @@ class _Split:
             split.add((), rest)
         for value in outputs:
             split._at[value].shown[value] = None
-        return split.rebuilt() if len(split.pieces) > 1 else None
+        prepared = [split.prepared(piece) for piece in split.pieces]
+        return split.rebuilt(prepared) if len(split.pieces) > 1 or any(prepared) else None
 
     def groups(self) -> list[tuple[int, ...]]:
         """Carries that need each other, those first that need nobody else."""
@@ -173,45 +176,82 @@ class _Split:
             self._at.setdefault(value, piece)
         self.pieces.append(piece)
 
-    def rebuilt(self) -> tuple[tuple[Value, ...], tuple[Node, ...]] | None:
-        """The results of all pieces, and the nodes of those that carry something."""
-        first, count = self.op.num_consts, self.op.num_carry
-        given = dict(zip(self.body.inputs, self.node.inputs, strict=True))
+    def prepared(self, piece: _Piece) -> list[Value]:
+        """What products of a piece read that no carry of its own is behind."""
+        own = sum(1 << place for place in piece.carries)
+        found: dict[Value, None] = {}
+        for node in piece.nodes if piece.carries else ():
+            if not isinstance(node.op, DotGeneral):
+                continue
+            for value in node.inputs:
+                joined = isinstance(value.node.op, Concatenate)
+                for part in value.node.inputs if joined else (value,):
+                    inside = part.node in piece.nodes and part not in piece.imported
+                    free = not self._needs[part.node] & own and self._rows[part.node]
+                    if inside and free:
+                        found[part] = None
+        return [v for node in self.body.nodes() for v in node.results if v in found]
+
+    def rebuilt(
+        self, prepared: Sequence[list[Value]]
+    ) -> tuple[tuple[Value, ...], tuple[Node, ...]] | None:
+        """The results of all pieces, and the nodes of those that carry something.
+
+        Args:
+            prepared: for each piece what it reads that is computed for all steps at once.
+        """
+        count = self.op.num_carry
         stacked: dict[Value, Value] = {}
         carried: dict[int, Value] = {}
         cells: list[Node] = []
-        for piece in self.pieces:
-            states = [self._carried[place] for place in piece.carries]
-            shown = list(piece.shown)
-            updates = [self.body.outputs[place] for place in piece.carries]
-            names = _names(self.body)
-            leaves = {
-                v: Input(name=next(names), dtype=v.dtype, shape=v.shape)() for v in piece.imported
-            }
-            everything = [*self.body.inputs, *leaves.values()]
-            listed = Graph(everything, (), [*updates, *shown], name=self.body.name)
-            inner = substitute(listed, leaves) if leaves else listed
-            read = {*inner.outputs, *(v for node in inner.nodes() for v in node.inputs)}
-            consts = [v for v in self.body.inputs[:first] if v in read]
-            xs = [v for v in self.body.inputs[first + count :] if v in read]
-            body = Graph(
-                [*consts, *states, *xs, *leaves.values()], (), inner.outputs, name=self.body.name
-            )
-            operands = [*(given[v] for v in (*consts, *states, *xs)),
-                        *(stacked[v] for v in piece.imported)]  # fmt: skip
-            if not piece.carries:
-                made = at_once(body, operands, len(consts), self.op.length)
+        for piece, early in zip(self.pieces, prepared, strict=True):
+            if early or not piece.carries:
+                values = early or list(piece.shown)
+                body, operands, consts = self._body(_Piece((), imported=piece.imported), values,
+                                                    stacked)  # fmt: skip
+                made = at_once(body, operands, consts, self.op.length)
                 if made is None:
                     return None
-                stacked.update(zip(shown, made, strict=True))
-                continue
-            op = self.op.replace(body=body, num_consts=len(consts), num_carry=len(states))
+                now = dict(zip(values, made, strict=True))
+                if not piece.carries:
+                    stacked.update(now)
+                    continue
+                piece.imported.update(dict.fromkeys(early))
+                stacked = {**stacked, **now}
+            shown = list(piece.shown)
+            updates = [self.body.outputs[place] for place in piece.carries]
+            body, operands, consts = self._body(piece, [*updates, *shown], stacked)
+            states = len(piece.carries)
+            op = self.op.replace(body=body, num_consts=consts, num_carry=states)
             node = make_node(op, operands, self.node.location)
             cells.append(node)
             carried.update(zip(piece.carries, node.results, strict=False))
-            stacked.update(zip(shown, node.results[len(states) :], strict=True))
+            stacked.update(zip(shown, node.results[states:], strict=True))
         ys = (stacked[v] for v in self.body.outputs[count:])
         return (*(carried[place] for place in range(count)), *ys), tuple(cells)
+
+    def _body(
+        self, piece: _Piece, outputs: Sequence[Value], stacked: dict[Value, Value]
+    ) -> tuple[Graph, list[Value], int]:
+        """What a piece does in a step, its operands, and how many of them are constants."""
+        first, count = self.op.num_consts, self.op.num_carry
+        given = dict(zip(self.body.inputs, self.node.inputs, strict=True))
+        names = _names(self.body)
+        leaves = {
+            v: Input(name=next(names), dtype=v.dtype, shape=v.shape)() for v in piece.imported
+        }
+        everything = [*self.body.inputs, *leaves.values()]
+        listed = Graph(everything, (), outputs, name=self.body.name)
+        inner = substitute(listed, leaves) if leaves else listed
+        read = {*inner.outputs, *(v for node in inner.nodes() for v in node.inputs)}
+        states = [self._carried[place] for place in piece.carries]
+        consts = [v for v in self.body.inputs[:first] if v in read]
+        xs = [v for v in self.body.inputs[first + count :] if v in read]
+        imported = [v for v in piece.imported if leaves[v] in read]
+        inputs = [*consts, *states, *xs, *(leaves[v] for v in imported)]
+        body = Graph(inputs, (), inner.outputs, name=self.body.name)
+        operands = [*(given[v] for v in (*consts, *states, *xs)), *(stacked[v] for v in imported)]
+        return body, operands, len(consts)
 
 
 def _needs(body: Graph, carried: Sequence[Value]) -> dict[Node, int]:

@@ -357,7 +357,7 @@ class Search:
             node, op = view.value.node, view.op
             if isinstance(op, kind) or (isinstance(op, Mean) and kind is ReduceSum):
                 return self._reduction(view, shape, scale, of)
-            inner = self._unscaled(view) if kind is ReduceSum else self._without_floor(view)
+            inner = self.unscaled(view) if kind is ReduceSum else self._without_floor(view)
             if inner is not None:
                 factor, view = inner
                 scale *= factor
@@ -407,7 +407,7 @@ class Search:
             return tuple(sorted(moved))
         return None
 
-    def _unscaled(self, view: View) -> tuple[float, View] | None:
+    def unscaled(self, view: View) -> tuple[float, View] | None:
         """A factor that is known, and what it multiplies."""
         op, inputs = view.op, view.value.node.inputs
         if isinstance(op, Div):

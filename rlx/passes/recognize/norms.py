@@ -284,6 +284,9 @@ def _square_view(search: Search, view: View) -> View | None:
 def _root_mean_square(
     search: Search, x: Value, variance: View, eps: float, rest: tuple[View, ...]
 ) -> Normal | None:
+    axis = _squares_by_product(search, variance, x)
+    if axis is not None:
+        return Normal(x, axis, eps, False, rest)
     found = search.reduced_view(variance, x.shape)
     if found is None or not found.is_mean or len(found.axes) != 1:
         return None
@@ -291,6 +294,31 @@ def _root_mean_square(
     if squared is None or search.behind(squared) is not search.behind(x):
         return None
     return Normal(x, found.axes[0], eps, False, rest)
+
+
+def _squares_by_product(search: Search, view: View, x: Value) -> int | None:
+    """The axis of a mean square that is written as a product of x with itself."""
+    scale = 1.0
+    for _ in range(MAX_STEPS):
+        op = view.op
+        if isinstance(op, DotGeneral):
+            sides = (op.lhs_batch, op.lhs_contracting), (op.rhs_batch, op.rhs_contracting)
+            batch, summed = sides[0]
+            size = x.shape[summed[0]] if summed else 0
+            own = {search.behind(v) for v in view.value.node.inputs} == {search.behind(x)}
+            if not own or sides[0] != sides[1] or len(batch) != x.rank - 1 or len(summed) != 1:
+                return None
+            mean = isinstance(size, int) and size > 0 and abs(scale * size - 1) < 1e-6
+            return summed[0] if mean and view.lies_in(batch) else None
+        inner = search.unscaled(view)
+        if inner is not None:
+            scale, view = scale * inner[0], inner[1]
+            continue
+        following = search.within(view)
+        if following is None:
+            return None
+        view = following
+    return None
 
 
 def norm(search: Search, node: Node) -> Match | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from rlx import dims
@@ -10,8 +10,9 @@ from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ops.arithmetic import Add, Mul, Neg, Sub
 from rlx.ops.complex_fft import Complex
+from rlx.ops.convert import Convert, Copy, StopGradient
 from rlx.ops.position import DTYPES, Rope, RopeStyle
-from rlx.ops.shape import Concatenate, Narrow, Reshape, Slice, Split
+from rlx.ops.shape import BroadcastInDim, Concatenate, Narrow, Reshape, Slice, Split
 from rlx.ops.transcendental import Cos, Sin
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search, View
 
@@ -39,11 +40,13 @@ class Table:
         value: of rank 2, or of rank 3 with a batch, but for axes of size 1.
         axis: the axis of positions in what is turned.
         batched: whether each sequence of the batch has rows of its own.
+        start: the first of the columns that are read, where it has each twice.
     """
 
     value: Value
     axis: int
     batched: bool = False
+    start: int = 0
 
 
 _PAIRS = {("low", "high"): RopeStyle.NEOX, ("even", "odd"): RopeStyle.GPTJ}
@@ -221,13 +224,17 @@ def _match(
     op = Rope(head_dim=width, n_rot=width, style=style, layout=layout)
     half = width // 2
     lead = x.shape[:1] if cos.batched else ()
+    starts = (cos.start, sin.start)
 
     def build(x: Value, *tables: Value) -> Value:
         ready: list[Value] = []
-        for table in tables:
+        for table, start in zip(tables, starts, strict=True):
             flat = table.reshape(*lead, length, table.shape[-1])
-            if flat.shape[-1] != half:
-                flat = Narrow(axis=flat.rank - 1, start=0, length=half)(flat)
+            if flat.shape[-1] != half and style is RopeStyle.GPTJ:
+                flat = flat.reshape(*flat.shape[:-1], half, 2).narrow(flat.rank, 0, 1)
+                flat = flat.reshape(*flat.shape[:-1])
+            elif flat.shape[-1] != half:
+                flat = Narrow(axis=flat.rank - 1, start=start, length=half)(flat)
             ready.append(flat if flat.dtype is dtype else flat.convert(dtype))
         wide = x.convert(dtype)
         if rank > 4:
@@ -241,15 +248,16 @@ def _match(
 
 
 def _with_copy(search: Search, node: Node) -> Match | None:
-    """x·cos + (−x2, x1)·sin, with tables that hold each half twice."""
+    """x·cos + copy·sin, where the copy has the halves of x, or its pairs, the other way round."""
     for index in (0, 1):
         plain, copy = (search.behind(node.inputs[i]) for i in (index, 1 - index))
         if not isinstance(plain.node.op, Mul) or not isinstance(copy.node.op, Mul):
             return None
         for side in (0, 1):
-            x = _rotated(search, copy.node.inputs[side])
-            if x is None:
+            found = _exchanged(search, copy.node.inputs[side])
+            if found is None:
                 continue
+            x = found[0]
             sin = _table(search, copy.node.inputs[1 - side])
             for other in (0, 1):
                 if search.behind(plain.node.inputs[other]) is not x:
@@ -257,26 +265,100 @@ def _with_copy(search: Search, node: Node) -> Match | None:
                 cos = _table(search, plain.node.inputs[1 - other])
                 if cos is None or sin is None:
                     continue
-                if not (_is_doubled(search, cos.value) and _is_doubled(search, sin.value)):
-                    search.miss(node, "rope", "its tables are not known to hold each half twice")
-                    return None
-                return _match(search, node, x, RopeStyle.NEOX, cos, sin)
+                return _of_copy(search, node, found, cos, sin)
     return None
 
 
-def _rotated(search: Search, value: Value) -> Value | None:
-    """Find x of (−x2, x1)."""
+def _of_copy(
+    search: Search, node: Node, found: tuple[Value, RopeStyle, bool], cos: Table, sin: Table
+) -> Match | None:
+    """The rotation of x with its copy, where the tables hold each number twice."""
+    x, style, signed = found
+    if style is RopeStyle.GPTJ:
+        twice = _is_repeated(search, cos.value) and _is_repeated(search, sin.value)
+    elif signed:
+        twice = _is_doubled(search, cos.value) and _is_doubled(search, sin.value)
+    else:
+        if not _is_mirrored(search, sin.value):
+            return None
+        twice = _is_doubled(search, cos.value)
+        sin = replace(sin, start=int(str(x.shape[-1])) // 2)
+    if not twice:
+        search.miss(node, "rope", "its tables are not known to hold each half twice")
+        return None
+    return _match(search, node, x, style, cos, sin)
+
+
+def _exchanged(search: Search, value: Value) -> tuple[Value, RopeStyle, bool] | None:
+    """Find x of (−x2, x1), of (x2, x1), or of pairs (−x1, x0), and whether there is a sign."""
     value = search.behind(value)
-    op = value.node.op
-    if not isinstance(op, Concatenate) or op.axis != value.rank - 1 or len(value.node.inputs) != 2:
+    joined = value.node.inputs[0] if isinstance(value.node.op, Reshape) else value
+    op, inputs = joined.node.op, joined.node.inputs
+    if not isinstance(op, Concatenate) or op.axis != joined.rank - 1 or len(inputs) != 2:
         return None
-    negated, first = (search.behind(v) for v in value.node.inputs)
-    if not isinstance(negated.node.op, Neg):
+    first: Value | None
+    second: Value | None
+    first, second = inputs
+    pairs = joined is not value
+    if pairs:
+        if first.shape[-1] != 1:
+            return None
+        first, second = _without_last(search, first), _without_last(search, second)
+    if first is None or second is None:
         return None
-    high, low = _part(search, negated.node.inputs[0]), _part(search, first)
+    first, second = search.behind(first), search.behind(second)
+    signed = isinstance(first.node.op, Neg)
+    high = _part(search, first.node.inputs[0] if signed else first)
+    low = _part(search, second)
     if high is None or low is None or high.source is not low.source:
         return None
-    return low.source if (low.place, high.place) == ("low", "high") else None
+    style = RopeStyle.GPTJ if pairs else RopeStyle.NEOX
+    if (
+        _PAIRS.get((low.place, high.place)) is not style
+        or (pairs and not signed)
+        or low.source.shape != value.shape
+    ):
+        return None
+    return low.source, style, signed
+
+
+def _is_mirrored(search: Search, value: Value) -> bool:
+    """Whether the first half of the last axis is minus the second."""
+    for view in search.views(View(value, tuple(range(value.rank)))):
+        op, inputs = view.op, view.value.node.inputs
+        if isinstance(op, Concatenate):
+            along = view.axes[op.axis] == value.rank - 1 and len(inputs) == 2
+            return (
+                along
+                and isinstance(inputs[0].node.op, Neg)
+                and (inputs[0].node.inputs[0] is inputs[1])
+            )
+    return False
+
+
+def _is_repeated(search: Search, value: Value) -> bool:
+    """Whether along the last axis each element stands twice, side by side."""
+    for _ in range(MAX_STEPS):
+        node, op = value.node, value.node.op
+        if isinstance(op, Cos | Sin | Convert | StopGradient | Copy):
+            value = node.inputs[0]
+        elif isinstance(op, Mul) and any(search.number(v) is not None for v in node.inputs):
+            value = node.inputs[0 if search.number(node.inputs[0]) is None else 1]
+        elif isinstance(op, Reshape) and value.rank and value.shape[-1] != 1:
+            inner = node.inputs[0]
+            if inner.rank and inner.shape[-1] == value.shape[-1]:
+                value = inner
+                continue
+            spread = inner.node.op
+            if not isinstance(spread, BroadcastInDim) or inner.shape[-1] != 2:
+                return False
+            new = inner.rank - 1 not in spread.broadcast_dimensions
+            return new and inner.shape[-2] * 2 == value.shape[-1]
+        elif isinstance(op, BroadcastInDim) and value.rank - 1 in op.broadcast_dimensions:
+            value = node.inputs[0]
+        else:
+            return False
+    return False
 
 
 def _is_doubled(search: Search, value: Value) -> bool:

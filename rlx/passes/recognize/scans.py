@@ -8,10 +8,10 @@ from typing import TypeAlias, cast, final
 
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Op
-from rlx.ops.arithmetic import Add, Mul, Neg
+from rlx.ops.arithmetic import Add, Max, Mul, Neg, Sub
 from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
-from rlx.ops.reduction import ReduceSum
+from rlx.ops.reduction import ReduceMax, ReduceSum
 from rlx.ops.sequence import SelectiveScan
 from rlx.ops.transcendental import Exp
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search, View
@@ -26,7 +26,7 @@ class Leaf:
 
     Attributes:
         value: the value.
-        roles: what each axis is: s, b, h or n; empty for an axis of size 1.
+        roles: what each axis is: s, b, h, n, k or v; empty for an axis of size 1.
         steps: what each step of the loop does to it, first to last, though it never changes.
     """
 
@@ -43,11 +43,11 @@ class Leaf:
     @property
     def kinds(self) -> str:
         """The axes it varies along, in one order."""
-        return "".join(role for role in "sbhn" if role in self.roles)
+        return "".join(role for role in "sbhnkv" if role in self.roles)
 
 
 @final
-class _Loop:
+class Loop:
     """A scan, seen from inside and outside."""
 
     def __init__(self, search: Search, node: Node, op: Scan) -> None:
@@ -86,6 +86,14 @@ class _Loop:
             found.extend(self.outside(leaf))
         return found
 
+    def under_exp(self, leaf: Leaf) -> Leaf | None:
+        """What an exponential outside of the loop is of; None for anything else."""
+        for current in self.outer.views(self.outer.view(leaf.value)):
+            if isinstance(current.op, Exp):
+                axes = tuple(leaf.roles[a] if a >= 0 else "" for a in current.axes)
+                return Leaf(current.value.node.inputs[0], axes)
+        return None
+
     def outside(self, leaf: Leaf) -> list[Leaf]:
         """The factors of a product outside of the loop."""
         parts = self.outer.factors(self.outer.view(leaf.value))
@@ -107,7 +115,7 @@ def selective_scan(search: Search, node: Node) -> Match | None:
     state, y = op.body.outputs
     if state.rank not in (2, 3) or not state.dtype.is_float or op.body.effects:
         return None
-    loop = _Loop(search, node, op)
+    loop = Loop(search, node, op)
     read = _reading(loop, state, y)
     if read is None:
         return None
@@ -126,7 +134,7 @@ def selective_scan(search: Search, node: Node) -> Match | None:
     return _match(search, node, start, roles, (*_sorted(decay, entering, roles), c))
 
 
-def _reading(loop: _Loop, state: Value, y: Value) -> tuple[Roles, Leaf] | None:
+def _reading(loop: Loop, state: Value, y: Value) -> tuple[Roles, Leaf] | None:
     """The roles of the state's axes, and what reads it."""
     summed = loop.inner.behind(y)
     inputs = summed.node.inputs
@@ -144,7 +152,7 @@ def _reading(loop: _Loop, state: Value, y: Value) -> tuple[Roles, Leaf] | None:
     return None
 
 
-def _read_by_product(loop: _Loop, state: Value, node: Node) -> tuple[Roles, Leaf] | None:
+def _read_by_product(loop: Loop, state: Value, node: Node) -> tuple[Roles, Leaf] | None:
     """Σ c h as a product of the state with a vector for each element of the batch."""
     op = node.op
     if not isinstance(op, DotGeneral):
@@ -168,11 +176,11 @@ def _read_by_product(loop: _Loop, state: Value, node: Node) -> tuple[Roles, Leaf
     return None
 
 
-def _is_state(loop: _Loop, value: Value, state: Value) -> bool:
+def _is_state(loop: Loop, value: Value, state: Value) -> bool:
     return loop.inner.behind(value) is loop.inner.behind(state)
 
 
-def _roles(loop: _Loop, state: Value, axis: int, reads: View) -> tuple[Roles, Leaf] | None:
+def _roles(loop: Loop, state: Value, axis: int, reads: View) -> tuple[Roles, Leaf] | None:
     reads = loop.inner.innermost(reads)
     others = [a for a in range(state.rank) if a != axis]
     batch = [a for a in others if a in reads.axes]
@@ -183,7 +191,7 @@ def _roles(loop: _Loop, state: Value, axis: int, reads: View) -> tuple[Roles, Le
     return None if leaf is None else (roles, leaf)
 
 
-def _update(loop: _Loop, state: Value, roles: Roles) -> tuple[list[Leaf], list[Leaf]] | None:
+def _update(loop: Loop, state: Value, roles: Roles) -> tuple[list[Leaf], list[Leaf]] | None:
     """The factors under the exponential, and those of what enters the state."""
     inner = loop.inner
     total = inner.behind(state)
@@ -203,7 +211,7 @@ def _update(loop: _Loop, state: Value, roles: Roles) -> tuple[list[Leaf], list[L
     return None
 
 
-def _decay(loop: _Loop, view: View, roles: Roles) -> list[Leaf] | None:
+def _decay(loop: Loop, view: View, roles: Roles) -> list[Leaf] | None:
     """The factors under an exponential, which is taken inside the loop or before it."""
     for current in loop.inner.views(view):
         if isinstance(current.op, Exp):
@@ -211,11 +219,8 @@ def _decay(loop: _Loop, view: View, roles: Roles) -> list[Leaf] | None:
     leaf = loop.leaf(view, roles)
     if leaf is None:
         return None
-    for current in loop.outer.views(loop.outer.view(leaf.value)):
-        if isinstance(current.op, Exp):
-            axes = tuple(leaf.roles[a] if a >= 0 else "" for a in current.axes)
-            return loop.outside(Leaf(current.value.node.inputs[0], axes))
-    return None
+    under = loop.under_exp(leaf)
+    return None if under is None else loop.outside(under)
 
 
 def _sorted(
@@ -284,7 +289,33 @@ def _match(
     return Match("selective_scan", operands, replace)
 
 
-TABLE: dict[type[Op], tuple[Matcher, ...]] = {Scan: (selective_scan,)}
+def attention_by_parts(search: Search, node: Node) -> Match | None:
+    """A near miss: a softmax over keys of which each step sees a part."""
+    op = node.op
+    if not isinstance(op, Scan) or not any(isinstance(n.op, DotGeneral) for n in op.body.nodes()):
+        return None
+    first = op.num_consts
+    carried = op.body.inputs[first : first + op.num_carry]
+    rescaled = {
+        n.inputs[0].node for n in op.body.nodes()
+        if isinstance(n.op, Exp) and isinstance(n.inputs[0].node.op, Sub)
+    }  # fmt: skip
+    inner = Loop(search, node, op).inner
+    for before, after in zip(carried, op.body.outputs, strict=False):
+        largest = inner.behind(after)
+        if not isinstance(largest.node.op, Max) or before not in largest.node.inputs:
+            continue
+        others = [v for v in largest.node.inputs if v is not before]
+        tops = [inner.innermost(inner.view(v)).op for v in others]
+        kept = any(n.inputs[0] is before and n.inputs[1] is largest for n in rescaled)
+        if kept and any(isinstance(top, ReduceMax) for top in tops):
+            why = "its keys are seen in parts, with a running maximum and sum"
+            search.miss(node, "attention", why)
+            return None
+    return None
+
+
+TABLE: dict[type[Op], tuple[Matcher, ...]] = {Scan: (selective_scan, attention_by_parts)}
 
 NEEDS: tuple[type[Op], ...] = (Scan,)
 """Ops without any of which there is nothing to find."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from rlx.dtypes import DType
@@ -50,6 +50,8 @@ def softmax_of(search: Search, value: Value, *, report: Node | None = None) -> S
     op, inputs = value.node.op, value.node.inputs
     if isinstance(op, Softmax):
         return SoftmaxOf(inputs[0], op.axis % value.rank, value.dtype)
+    if isinstance(op, Exp):
+        return _exp_of_logs(search, value.node)
     quotient = _quotient(search, value)
     if quotient is None:
         return None
@@ -157,11 +159,55 @@ def softmax(search: Search, node: Node) -> Match | None:
     if isinstance(node.op, Softmax):
         return None
     found = softmax_of(search, node.results[0], report=node)
+    if found is None:
+        _with_a_term(search, node)
     return None if found is None else Match("softmax", (found.x,), found.build)
+
+
+def _with_a_term(search: Search, node: Node) -> None:
+    """Report exponentials over a sum that has one term more."""
+    if not isinstance(node.op, Div):
+        return
+    above, below = node.inputs
+    exp = search.behind(above)
+    for view in search.views(search.view(below)) if isinstance(exp.node.op, Exp) else ():
+        if not isinstance(view.op, Add):
+            continue
+        for index in (0, 1):
+            total = search.reduced_view(view.operand(index), above.shape)
+            number = search.number(view.value.node.inputs[1 - index])
+            if total is not None and search.behind(total.source) is exp and number is None:
+                why = "its sum has a term besides the exponentials of its scores, as for a sink"
+                search.miss(node, "softmax", why)
+        return
+
+
+def _exp_of_logs(search: Search, node: Node) -> SoftmaxOf | None:
+    """Exp of a log_softmax that nothing else reads."""
+    logs = search.behind(node.inputs[0])
+    alone = search.uses(logs) == 1 and search.uses(node.inputs[0]) == 1
+    if not isinstance(logs.node.op, Sub) or search.strict or not alone:
+        return None
+    found = _logs_of(search, logs.node)
+    return None if found is None else replace(found, dtype=node.types[0].dtype)
 
 
 def log_softmax(search: Search, node: Node) -> Match | None:
     """Match x − max x − log Σ exp(x − max x), also as x − (max x + log Σ exp(x − max x))."""
+    found = _logs_of(search, node)
+    if found is None:
+        return None
+
+    def build(x: Value) -> Value:
+        wide = x.convert(found.dtype) if x.dtype.bits < found.dtype.bits else x
+        made: Value = LogSoftmax(axis=found.axis)(wide)
+        return made.convert(found.dtype)
+
+    return Match("log_softmax", (found.x,), build)
+
+
+def _logs_of(search: Search, node: Node) -> SoftmaxOf | None:
+    """What a difference is the logarithm of."""
     if not search.has(Log):
         return None
     lhs, rhs = node.inputs
@@ -184,7 +230,7 @@ def log_softmax(search: Search, node: Node) -> Match | None:
     return None
 
 
-def _of_log_sum_exp(search: Search, node: Node, total: View) -> Match | None:
+def _of_log_sum_exp(search: Search, node: Node, total: View) -> SoftmaxOf | None:
     """Match x − (m + log Σ exp(x − m))."""
     x = node.inputs[0]
     for index in (0, 1):
@@ -210,7 +256,7 @@ def _of_log_sum_exp(search: Search, node: Node, total: View) -> Match | None:
 
 def _log_softmax(
     search: Search, node: Node, shifted: tuple[Value, Reduced], log: Reduced
-) -> Match | None:
+) -> SoftmaxOf | None:
     x, largest = shifted
     if largest.axes != log.axes or len(log.axes) != 1 or log.scale != 1:
         why = f"the maximum is over axes {largest.axes} and the sum over {log.axes}"
@@ -218,14 +264,7 @@ def _log_softmax(
         return None
     if search.strict and x.dtype.bits < 32:
         return None
-    (axis,), dtype = log.axes, node.types[0].dtype
-
-    def build(x: Value) -> Value:
-        wide = x.convert(dtype) if x.dtype.bits < dtype.bits else x
-        made: Value = LogSoftmax(axis=axis)(wide)
-        return made.convert(dtype)
-
-    return Match("log_softmax", (x,), build)
+    return SoftmaxOf(x, log.axes[0], node.types[0].dtype)
 
 
 def _log_of_sum(search: Search, view: View, shape: tuple[object, ...]) -> Reduced | None:
@@ -336,6 +375,7 @@ def _weighted(search: Search, node: Node, value: Value) -> None:
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {
     Div: (softmax,),
+    Exp: (softmax,),
     Mul: (softmax,),
     Sub: (log_softmax,),
     Add: (logsumexp,),

@@ -303,7 +303,8 @@ def _count(counter: Counter, direction: Direction, bound: int) -> int | None:
     """How often a counter compares as asked before it no longer does; None for no end."""
     start, step = counter.start, counter.step
     if direction is Direction.NE:
-        return (bound - start) // step if not (bound - start) % step else None
+        count, rest = divmod(bound - start, step)
+        return count if count >= 0 and not rest else None
     if direction in (Direction.LE, Direction.GE):
         bound += 1 if direction is Direction.LE else -1
     upwards = direction in (Direction.LT, Direction.LE)

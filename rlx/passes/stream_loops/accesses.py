@@ -11,6 +11,7 @@ import numpy as np
 from rlx.ir.graph import Node, Value
 from rlx.ops.indexing import DynamicSlice, DynamicUpdateSlice, GatherGeneral, ScatterGeneral
 from rlx.ops.indexing.scatters import ScatterKind
+from rlx.ops.shape import Concatenate
 from rlx.passes.stream_loops.sequences import Known
 from rlx.types import Dim
 
@@ -59,21 +60,35 @@ def access_of(node: Node, known: Known) -> Access | None:
     if isinstance(op, DynamicUpdateSlice):
         return _boxed(node, node.inputs[2:], node.inputs[1].shape, known)
     if isinstance(op, GatherGeneral):
-        if node.inputs[1].shape != (1,) or op.operand_batching_dims:
+        if op.operand_batching_dims:
             return None
-        (axis,) = op.start_index_map
-        whole = _is_row(node.inputs[0].shape, op.slice_sizes, axis)
-        return _ordered(node, axis, known.get(node.inputs[1]), clamps=False) if whole else None
+        return _window_at(node, op.slice_sizes, op.start_index_map, known)
     if isinstance(op, ScatterGeneral):
-        x, indices, _ = node.inputs
-        plain = op.kind is ScatterKind.SET and not op.operand_batching_dims
-        if not plain or indices.shape != (1,):
+        if op.kind is not ScatterKind.SET or op.operand_batching_dims:
             return None
-        (axis,) = op.scatter_dims_to_operand_dims
-        sizes = _window(op, node)
-        whole = _is_row(x.shape, sizes, axis)
-        return _ordered(node, axis, known.get(indices), clamps=False) if whole else None
+        return _window_at(node, _window(op, node), op.scatter_dims_to_operand_dims, known)
     return None
+
+
+def _window_at(
+    node: Node, sizes: Sequence[Dim], axes: Sequence[int], known: Known
+) -> Access | None:
+    """The access of one window, whose index vector has a component for each of some axes."""
+    array, indices = node.inputs[:2]
+    if indices.rank != 1:
+        return None
+    parts: Sequence[Value] = (indices,)
+    if isinstance(indices.node.op, Concatenate):
+        parts = indices.node.inputs
+    places = [known.get(part) for part in parts]
+    if len(parts) != len(axes) or any(p is None for p in places):
+        return None
+    at = dict(zip(axes, places, strict=True))
+    cut = [a for a in at if sizes[a] != array.shape[a]] or [*at][:1]
+    others = [p for axis, p in at.items() if axis != cut[0] and p is not None]
+    if len(cut) != 1 or not _is_row(array.shape, sizes, cut[0]) or any(p.any() for p in others):
+        return None
+    return _ordered(node, cut[0], at[cut[0]], clamps=False)
 
 
 def _window(op: ScatterGeneral, node: Node) -> tuple[Dim, ...]:
