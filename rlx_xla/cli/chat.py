@@ -43,26 +43,31 @@ def chat(
 
     Example: rlx-xla chat --system "You answer in one sentence."
     """
-    from rlx_xla.generation.chat import chat_prompt
+    from rlx_xla.generation.conversation import Conversation
     from rlx_xla.generation.model import LanguageModel
     from rlx_xla.generation.sampling import SamplingOptions
 
+    options = SamplingOptions(temperature=temperature, top_p=top_p, seed=seed)
     use_threads(threads)
     steps = Steps()
     opened = steps.run(
         "open", lambda: LanguageModel(model, device=device, inputs=inputs, weights=weights)
     )
-    options = SamplingOptions(temperature=temperature, top_p=top_p, seed=seed)
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    chat_prompt(opened.tokenizer, [*messages, {"role": "user", "content": "?"}])  # may refuse
+    talk = Conversation(opened, system=system, sampling=options, max_tokens=max_tokens)
     source = typer.get_text_stream("stdin")
     while True:
         steps.console.print("> ", end="")
         line = source.readline().strip()
         if not line:
             return
-        messages.append({"role": "user", "content": line})
-        prompt = chat_prompt(opened.tokenizer, messages)
-        answer = show(opened, prompt, max_tokens=max_tokens, sampling=options, special=True)
-        messages.append({"role": "assistant", "content": answer.strip()})
+        forgotten = talk.forgotten
+        answer = talk.say(line)
+        try:
+            show(answer)
+        except KeyboardInterrupt:  # ends the answer; at the prompt it ends the conversation
+            answer.close()
+            typer.echo()
+        if talk.forgotten > forgotten:
+            note = f"{talk.forgotten} older messages no longer fit the model's context"
+            steps.console.print(Text(note), style="dim", soft_wrap=True)
         steps.console.print(Text(speed(opened)), style="dim", soft_wrap=True)

@@ -157,7 +157,6 @@ def continuation(device: str, steps: Steps, *, shown: bool = False) -> dict[str,
         return None
     from rlx_xla.cli import generate
     from rlx_xla.generation.model import LanguageModel
-    from rlx_xla.generation.sampling import SamplingOptions
 
     inputs = "int8" if device == "cpu" else "exact"  # bytes are multiplied on the CPU only
     model = steps.run("open language model", lambda: LanguageModel(device=device, inputs=inputs))
@@ -165,7 +164,7 @@ def continuation(device: str, steps: Steps, *, shown: bool = False) -> dict[str,
         found = model.generate(PROMPT, max_tokens=NEW_TOKENS)
         return generate.result(model, [PROMPT], found)
     typer.echo(f"\n{PROMPT}", nl=False)
-    generate.show(model, PROMPT, max_tokens=NEW_TOKENS, sampling=SamplingOptions())
+    generate.show(model.stream(PROMPT, max_tokens=NEW_TOKENS))
     typer.echo(generate.speed(model))
     return None
 

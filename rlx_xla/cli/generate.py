@@ -14,8 +14,9 @@ from rlx_xla.cli.progress import Steps
 from rlx_xla.cli.threads import Threads, use_threads
 
 if TYPE_CHECKING:
-    from rlx_xla.generation.model import LanguageModel
-    from rlx_xla.generation.sampling import SamplingOptions
+    from collections.abc import Iterable
+
+    from rlx_xla.generation.model import LanguageModel, Token
 
 Model = Annotated[
     str | None,
@@ -111,32 +112,19 @@ def generate(
             for text, one in zip(prompt, found, strict=True):
                 typer.echo(f"{text}{one.text}\n")
     else:
-        show(opened, prompt[0], **words)
+        show(opened.stream(prompt[0], **words))
     if not as_json:
         steps.console.print(Text(speed(opened)), soft_wrap=True)
     if report:
         print_reports(opened)
 
 
-def show(
-    model: LanguageModel,
-    prompt: str,
-    *,
-    max_tokens: int,
-    sampling: SamplingOptions,
-    stop: Any = (),
-    special: bool = False,
-) -> str:
-    """Print a continuation as it comes; return it."""
-    shown: list[str] = []
-    for token in model.stream(
-        prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, special=special
-    ):
+def show(tokens: Iterable[Token]) -> None:
+    """Print a continuation as it comes."""
+    for token in tokens:
         typer.echo(token.text, nl=False)
         sys.stdout.flush()
-        shown.append(token.text)
     typer.echo()
-    return "".join(shown)
 
 
 def speed(model: LanguageModel) -> str:

@@ -19,6 +19,7 @@ from rlx.quant import QuantScheme
 from rlx.session import Session
 from rlx_xla.aot.preflight import Preflight, preflight
 from rlx_xla.aot.targets import parse_target
+from rlx_xla.generation.held import Feed, Held, fresh, rest, shared
 from rlx_xla.generation.memory import resident, trim
 from rlx_xla.generation.programs import Programs, State
 from rlx_xla.generation.report import (
@@ -29,7 +30,7 @@ from rlx_xla.generation.report import (
 from rlx_xla.generation.sampling import SamplingOptions
 from rlx_xla.kernels import ffi
 from rlx_xla.kernels.ffi import LoadedLibrary
-from rlx_xla.models.decoder import BLOCK
+from rlx_xla.models.decoder import BLOCK, span_for
 from rlx_xla.models.decoder_config import DecoderConfig, read_config
 from rlx_xla.models.decoder_params import load_params, vocabulary_size
 from rlx_xla.models.gguf_tokenizer import GgufTokenizer, TextStream
@@ -167,9 +168,10 @@ class LanguageModel:
         rounds = inputs == "int8"
         # Where sums differ in their last bit, integers would differ; a TPU has no f64.
         wide = rounds and self._session.device.startswith("cpu")
-        self.config: DecoderConfig = replace(config, wide=wide)
+        self.config: DecoderConfig = replace(config, wide=wide, span=span_for(self._session.device))
         self.tokenizer = GgufTokenizer(metadata, vocabulary=self.config.vocabulary)
         self.timings = Timings()
+        self._held: Held | None = None
         scheme = None if weights is None else _format(weights)
         self._params = load_params(file, self.config, inputs=inputs, scheme=scheme)
         tpu = self._session.device.startswith("tpu")
@@ -211,8 +213,8 @@ class LanguageModel:
     ) -> Preflight:
         """Say whether and how fast this model would run on an accelerator that is not there.
 
-        A TPU gets the weights as native integers of 2, 4 and 8 bits, which stay so in its memory
-        and take the bytes that the blocks have in the file, and caches of bf16.
+        A TPU gets the weights as native integers of 4 and 8 bits, which stay so in its memory and
+        take the bytes that the blocks have in the file, and caches of bf16.
 
         Args:
             target: as of `rlx_xla.preflight`.
@@ -223,8 +225,9 @@ class LanguageModel:
         Raises:
             DeviceError: the target is unknown, or its compiler is not installed.
         """
-        config = replace(self.config, wide=False)
-        tpu = parse_target(target).platform == "tpu"
+        platform = parse_target(target).platform
+        config = replace(self.config, wide=False, span=span_for(platform))
+        tpu = platform == "tpu"
         caches = jnp.bfloat16 if tpu else jnp.float16
         programs = Programs(self._session, config, self._params, caches, native=tpu)
         size = self._capacity(capacity, None)
@@ -265,6 +268,7 @@ class LanguageModel:
         special: bool = False,
         capacity: int | None = None,
         reasons: Sequence[Generation] | None = None,
+        reuse: bool = False,
     ) -> Iterator[Token]:
         """Continue prompts, token by token.
 
@@ -276,6 +280,7 @@ class LanguageModel:
             special: read control tokens where the prompt spells them.
             capacity: positions of the caches; as few as it takes if left out.
             reasons: takes the reason why each row ended.
+            reuse: keep the caches of a single prompt, and feed of the next one what they lack.
 
         Yields:
             Tokens as they come; a last one with id −1 where text was held back.
@@ -287,47 +292,79 @@ class LanguageModel:
         rows = [self.tokenizer.encode(text, special=special) for text in texts]
         self._check(rows, max_tokens, stop)
         options = SamplingOptions() if sampling is None else sampling
-        chunk, padded, size = self._plan(rows, max_tokens, capacity)
-        self.timings = Timings(prompt_tokens=sum(map(len, rows)))
-        self._prepare(len(rows), chunk, size)
+        held, self._held = (self._held if reuse and len(rows) == 1 else None), None
+        feed = self._feed(rows, max_tokens, capacity, held)
+        size, start = feed.size, feed.start
+        self.timings = Timings(prompt_tokens=min(feed.ids.size, sum(map(len, rows))))
+        self._prepare(len(rows), feed.chunk, size)
         ready = self._programs.has(len(rows), 1, size)
-        start = np.asarray([padded - len(row) for row in rows], np.int32)
         settings, seed = options.array(), np.uint32(options.seed)
 
-        ids = np.zeros((len(rows), padded), np.int32)
-        for i, row in enumerate(rows):
-            ids[i, padded - len(row) :] = row
         began = time.perf_counter()
         state = self._programs.start(len(rows), size)
-        for at in range(0, padded, chunk):
-            state = self._programs.step(state, ids[:, at : at + chunk], start, settings, seed, size)
+        if held is not None and feed.begin:
+            state = self._programs.resumed(held.state, feed.begin, size, rows[0])
+        for at in range(0, feed.ids.shape[1], feed.chunk):
+            ids = feed.ids[:, at : at + feed.chunk]
+            state = self._programs.step(state, ids, start, settings, seed, size)
         jax.block_until_ready(state.token)
         self.timings.prefill = time.perf_counter() - began
         shown = [_Shown(self.tokenizer, stop) for _ in rows]
+        new: list[int] = []
+        whole = True  # the state is of a step that has ended
         began = time.perf_counter()
-        for count in range(1, max_tokens + 1):
-            current = state
-            if not ready:  # the first token shows before the second program is compiled
-                yield from self._look(current, shown)
-            if count < max_tokens and any(not one.done for one in shown):
-                if not ready:
-                    self._prepare(len(rows), 1, size)
-                    began = time.perf_counter()
-                # The next step starts before this one's token is looked at.
-                state = self._advance(current, start, settings, seed, size)
-            if ready:
-                yield from self._look(current, shown)
-            ready = True
-            self.timings.decode = time.perf_counter() - began
-            self.timings.new_tokens += sum(not one.done for one in shown)
-            if all(one.done for one in shown):
-                break
+        try:
+            for count in range(1, max_tokens + 1):
+                current = state
+                if not ready:  # the first token shows before the second program is compiled
+                    new.append(int(np.asarray(current.token)[0, 0]))
+                    yield from self._look(current, shown)
+                if count < max_tokens and any(not one.done for one in shown):
+                    if not ready:
+                        self._prepare(len(rows), 1, size)
+                        began = time.perf_counter()
+                    # The next step starts before this one's token is looked at.
+                    whole = False
+                    state = self._advance(current, start, settings, seed, size)
+                    whole = True
+                if ready:
+                    new.append(int(np.asarray(current.token)[0, 0]))
+                    yield from self._look(current, shown)
+                ready = True
+                self.timings.decode = time.perf_counter() - began
+                self.timings.new_tokens += sum(not one.done for one in shown)
+                if all(one.done for one in shown):
+                    break
+        finally:
+            if reuse and whole and len(rows) == 1:
+                known = int(np.asarray(state.offset)) - int(start[0])
+                ids = (*rows[0], *new)[:known]
+                self._held = Held(ids, int(start[0]), size, state)
         for row, one in enumerate(shown):
             if reasons is not None:
                 reasons[row].reason = one.reason or "length"
-            rest = one.close()
-            if rest:
-                yield Token(row, -1, 0.0, rest)
+            last = one.close()
+            if last:
+                yield Token(row, -1, 0.0, last)
+
+    def _feed(
+        self,
+        rows: Sequence[Sequence[int]],
+        max_tokens: int,
+        capacity: int | None,
+        held: Held | None,
+    ) -> Feed:
+        """What is fed of prompts, some of which caches may hold."""
+        if held is not None and shared(held, rows[0]):
+            ids = rows[0]
+            needed = held.start + len(ids) + max_tokens
+            size = max(held.size, self._capacity(needed, None))
+            if capacity is None or capacity <= size:
+                chunk, _, _ = self._plan([ids[shared(held, ids) :]], 0, size)
+                found = rest(held, ids, chunk, size)
+                if found is not None:
+                    return found
+        return fresh(rows, *self._plan(rows, max_tokens, capacity))
 
     def _plan(
         self, rows: Sequence[Sequence[int]], max_tokens: int, capacity: int | None
