@@ -5,7 +5,7 @@
 // Layout: row-major, elements aligned to their size.
 // Numerics: jax.lax.sort. -0 equals 0, NaN comes last and all NaNs are equal, so elements keep
 //   their bits. Subnormals are compared exactly.
-// Algorithm: integers that are ordered as the keys are, in vector lanes (sort_lane_rows.h); without
+// Algorithm: integers that are ordered as the keys are, in vector lanes (sort_vectors.h); without
 //   such instructions, by digits (sort_digit_rows.h). Columns become rows, some at a time.
 #ifndef RLX_KERNELS_SORT_H_
 #define RLX_KERNELS_SORT_H_
@@ -20,7 +20,7 @@
 #include "scratch.h"
 #include "sort_digit_rows.h"
 #include "sort_keys.h"
-#include "sort_lane_rows.h"
+#include "sort_vectors.h"
 
 namespace rlx {
 namespace sort {
@@ -137,10 +137,16 @@ template <typename Pool>
 void Sort(const Pool& pool, const std::vector<SortOperand>& operands, int64_t outer, int64_t n,
           int64_t inner, int64_t num_keys) {
   if (outer == 0 || n == 0 || inner == 0) return;
+  const sort::AnyPool any(pool);
+#if defined(RLX_HAS_WIDE512)
+  if (HasWide512()) {
+    return sort::SortWith<sort::wide512::LaneSorter>(any, operands, outer, n, inner, num_keys);
+  }
+#endif
 #if defined(__AVX2__)
-  sort::SortWith<sort::LaneSorter>(sort::AnyPool(pool), operands, outer, n, inner, num_keys);
+  sort::SortWith<sort::wide256::LaneSorter>(any, operands, outer, n, inner, num_keys);
 #else
-  sort::SortWith<sort::DigitSorter>(sort::AnyPool(pool), operands, outer, n, inner, num_keys);
+  sort::SortWith<sort::DigitSorter>(any, operands, outer, n, inner, num_keys);
 #endif
 }
 

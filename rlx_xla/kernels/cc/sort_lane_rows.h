@@ -6,29 +6,88 @@
 //   stable. A key of 64 bits leaves its last ones out, as many as the position needs and the range
 //   of the row's keys does not spare; keys that then look equal, and stand side by side, are put in
 //   order afterwards.
-#ifndef RLX_KERNELS_SORT_LANE_ROWS_H_
-#define RLX_KERNELS_SORT_LANE_ROWS_H_
+// No include guard: see each_width.h.
 
-#include <algorithm>
-#include <atomic>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <type_traits>
-#include <vector>
-
-#include "parallel.h"
-#include "scratch.h"
-#include "sort_digits.h"
-#include "sort_keys.h"
-#include "sort_vectors.h"
-
-#if defined(__AVX2__)
+#include "sort_tiles.h"
 
 namespace rlx {
 namespace sort {
+namespace RLX_WIDE {
 
-inline int BitWidth(uint64_t x) { return x == 0 ? 0 : 64 - __builtin_clzll(x); }
+// Loops over elements stand apart from the lambdas that share them out: see wide.h.
+
+// Writes element and position as one number of ordered bits, the position in the last `bits` of
+// them; where `before`, position i is of the element before[i].
+template <typename Packed, typename T>
+void Pack(const T* x, const uint32_t* before, int64_t begin, int64_t end, int bits,
+          Packed* packed) {
+  using U = std::make_unsigned_t<Packed>;
+  constexpr U kSign = U{1} << (8 * sizeof(U) - 1);
+  for (int64_t i = begin; i < end; ++i) {
+    const U key = static_cast<U>(sort::Encode(before == nullptr ? x[i] : x[before[i]]));
+    packed[i] = static_cast<Packed>((key << bits | static_cast<U>(i)) ^ kSign);
+  }
+}
+
+// The same for the distance of the key from the least one, without its last bits.
+template <typename T>
+void PackLong(const T* x, const uint32_t* before, int64_t begin, int64_t end, int64_t least,
+              int left_out, int bits, int64_t* packed) {
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t key = SignedKey(before == nullptr ? x[i] : x[before[i]]);
+    const uint64_t above = static_cast<uint64_t>(key) - static_cast<uint64_t>(least);
+    packed[i] = static_cast<int64_t>((above >> left_out << bits | static_cast<uint64_t>(i)) ^
+                                     kSign);
+  }
+}
+
+template <typename T>
+void FindRange(const T* x, int64_t n, int64_t* least, int64_t* most) {
+  int64_t low = std::numeric_limits<int64_t>::max();
+  int64_t high = std::numeric_limits<int64_t>::min();
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t key = SignedKey(x[i]);
+    low = std::min(low, key);
+    high = std::max(high, key);
+  }
+  *least = low;
+  *most = high;
+}
+
+template <typename Packed>
+void TakePositions(const Packed* packed, const uint32_t* before, int64_t begin, int64_t end,
+                   uint32_t mask, uint32_t* order) {
+  for (int64_t i = begin; i < end; ++i) {
+    const uint32_t position = static_cast<uint32_t>(packed[i]) & mask;
+    order[i] = before == nullptr ? position : before[position];
+  }
+}
+
+// The elements that Pack packed; returns whether there may be other bits in one of them.
+template <typename Packed, typename T>
+bool Unpack(const Packed* packed, int64_t begin, int64_t end, int bits, T* x) {
+  using U = std::make_unsigned_t<Packed>;
+  constexpr U kSign = U{1} << (8 * sizeof(U) - 1);
+  int lost = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    const BitsOf<T> key = static_cast<BitsOf<T>>((static_cast<U>(packed[i]) ^ kSign) >> bits);
+    if constexpr (kIsFloat<T>) {
+      lost |= (key == sort::Encode(T{})) | (key == static_cast<BitsOf<T>>(~BitsOf<T>{0}));
+    }
+    x[i] = sort::Decode<T>(key);
+  }
+  return lost != 0;
+}
+
+// Whether neighbours in packed[0..n], n + 1 of them, are equal but for the position.
+inline bool AnyAlike(const int64_t* packed, int64_t n, int bits) {
+  int any = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    any |= static_cast<uint64_t>(packed[i] ^ packed[i + 1]) >> bits == 0;
+  }
+  return any != 0;
+}
 
 // Sorts rows of one shape; each thread has its own.
 class LaneSorter {
@@ -51,12 +110,13 @@ class LaneSorter {
       WithType(operands_[0].type, [&](auto* t) { SortBare(t, in[0], out[0]); });
       return;
     }
+    made_ = false;
     for (int64_t key = num_keys_; key-- > 0;) {
       first_ = key == num_keys_ - 1;
       if (!first_) std::memcpy(before_.get(), order_.get(), sizeof(uint32_t) * n_);
-      WithType(operands_[key].type, [&](auto* t) { OrderBy(t, in[key]); });
+      WithType(operands_[key].type, [&](auto* t) { OrderBy(t, in[key], out[key]); });
     }
-    for (size_t i = 0; i < operands_.size(); ++i) {
+    for (size_t i = made_ ? 1 : 0; i < operands_.size(); ++i) {
       WithBytes(operands_[i].bytes, [&](auto* t) { Gather(t, in[i], out[i]); });
     }
   }
@@ -82,19 +142,21 @@ class LaneSorter {
     if constexpr (sizeof(T) == 1) {
       if (n_ >= kCountMin) return SortBytes(in, out);
     }
+    Key* keys = Work<Key>() + n_;
+    if constexpr (sizeof(T) == sizeof(Key)) keys = reinterpret_cast<Key*>(out);
     bool any;
     if (n_ < kParallelMin) {
-      any = SortElementsOfThisCpu<T>()(in, n_, out, Work<Key>());
+      any = RLX_WIDE::Encode<T>(in, n_, keys);
+      RLX_WIDE::Sort<Key>(keys, Work<Key>(), n_, false, std::numeric_limits<Key>::min());
+      RLX_WIDE::Decode<T>(keys, n_, out);
     } else {
       std::atomic<bool> lost{false};
-      Key* keys = Work<Key>() + n_;
-      if constexpr (sizeof(T) == sizeof(Key)) keys = reinterpret_cast<Key*>(out);
-      Share(n_, [&, encode = EncodeOfThisCpu<T>()](int64_t begin, int64_t end) {
-        if (encode(in + begin, end - begin, keys + begin)) lost.store(true);
+      Share(n_, [&](int64_t begin, int64_t end) {
+        if (RLX_WIDE::Encode<T>(in + begin, end - begin, keys + begin)) lost.store(true);
       });
       SortKeys(pool_, keys, Work<Key>(), n_);
-      Share(n_, [&, decode = DecodeOfThisCpu<T>()](int64_t begin, int64_t end) {
-        decode(keys + begin, end - begin, out + begin);
+      Share(n_, [&](int64_t begin, int64_t end) {
+        RLX_WIDE::Decode<T>(keys + begin, end - begin, out + begin);
       });
       any = lost.load();
     }
@@ -124,116 +186,91 @@ class LaneSorter {
   // Reorders order_ so that the key ascends, equal keys staying as they were; the first time, from
   // the order of the input.
   template <typename T>
-  void OrderBy(T*, const void* from) {
+  void OrderBy(T*, const void* from, void* to) {
     const T* in = static_cast<const T*>(from);
+    T* out = static_cast<T*>(to);
     if constexpr (sizeof(T) == 8) {
       OrderByLong(in);
     } else {
       if constexpr (sizeof(T) < 4) {
         if (8 * static_cast<int>(sizeof(T)) + position_bits_ <= 32) {
-          return OrderByPacked<int32_t>(in, position_bits_);
+          return OrderByPacked<int32_t>(in, out, position_bits_);
         }
       }
-      OrderByPacked<int64_t>(in, 32);
+      OrderByPacked<int64_t>(in, out, 32);
     }
   }
 
-  // Key and position are one number, of which the position has the last `bits`.
   template <typename Packed, typename T>
-  void OrderByPacked(const T* in, int bits) {
-    using U = std::make_unsigned_t<Packed>;
-    constexpr U kSign = U{1} << (8 * sizeof(U) - 1);
+  void OrderByPacked(const T* in, T* out, int bits) {
     Packed* packed = Work<Packed>();
-    const uint32_t* before = before_.get();
     Share(n_, [&](int64_t begin, int64_t end) {
-      if (first_) {
-        for (int64_t i = begin; i < end; ++i) {
-          const U key = static_cast<U>(sort::Encode(in[i]));
-          packed[i] = static_cast<Packed>((key << bits | static_cast<U>(i)) ^ kSign);
-        }
-      } else {
-        for (int64_t i = begin; i < end; ++i) {
-          const U key = static_cast<U>(sort::Encode(in[before[i]]));
-          packed[i] = static_cast<Packed>((key << bits | static_cast<U>(i)) ^ kSign);
-        }
-      }
+      Pack<Packed, T>(in, Before(), begin, end, bits, packed);
     });
     SortKeys(pool_, packed, packed + n_, n_);
-    TakePositions(packed, static_cast<uint32_t>((uint64_t{1} << bits) - 1));
+    Order(packed, bits);
+    // Elements are made of their keys where none lacks a bit: that is sooner than to gather them.
+    if (num_keys_ > 1) return;
+    std::atomic<bool> lost{false};
+    Share(n_, [&](int64_t begin, int64_t end) {
+      if (Unpack(packed, begin, end, bits, out)) lost.store(true);
+    });
+    made_ = !lost.load();
   }
 
+  // From where positions are; null for the input.
+  const uint32_t* Before() const { return first_ ? nullptr : before_.get(); }
+
   template <typename Packed>
-  void TakePositions(const Packed* packed, uint32_t mask) {
-    uint32_t* order = order_.get();
-    const uint32_t* before = before_.get();
+  void Order(const Packed* packed, int bits) {
+    const uint32_t mask = static_cast<uint32_t>((uint64_t{1} << bits) - 1);
     Share(n_, [&](int64_t begin, int64_t end) {
-      if (first_) {
-        for (int64_t i = begin; i < end; ++i) order[i] = static_cast<uint32_t>(packed[i]) & mask;
-      } else {
-        for (int64_t i = begin; i < end; ++i) {
-          order[i] = before[static_cast<uint32_t>(packed[i]) & mask];
-        }
-      }
+      TakePositions(packed, Before(), begin, end, mask, order_.get());
     });
   }
 
   template <typename T>
   void OrderByLong(const T* in) {
-    constexpr uint64_t kSign = uint64_t{1} << 63;
-    const uint32_t* before = before_.get();
-    int64_t least = std::numeric_limits<int64_t>::max();
-    int64_t most = std::numeric_limits<int64_t>::min();
-    for (int64_t i = 0; i < n_; ++i) {
-      const int64_t key = SignedKey(in[i]);
-      least = std::min(least, key);
-      most = std::max(most, key);
-    }
+    int64_t least;
+    int64_t most;
+    FindRange(in, n_, &least, &most);
     const int range_bits = BitWidth(static_cast<uint64_t>(most) - static_cast<uint64_t>(least));
     const int left_out = std::max(0, range_bits + position_bits_ - 64);
     int64_t* packed = Work<int64_t>();
     Share(n_, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t key = SignedKey(in[first_ ? i : before[i]]);
-        const uint64_t above = static_cast<uint64_t>(key) - static_cast<uint64_t>(least);
-        const uint64_t high = above >> left_out << position_bits_;
-        packed[i] = static_cast<int64_t>((high | static_cast<uint64_t>(i)) ^ kSign);
-      }
+      PackLong(in, Before(), begin, end, least, left_out, position_bits_, packed);
     });
     SortKeys(pool_, packed, packed + n_, n_);
-    const uint32_t mask = static_cast<uint32_t>((uint64_t{1} << position_bits_) - 1);
-    if (left_out > 0) OrderAlike(in, packed, mask);
-    TakePositions(packed, mask);
+    if (left_out > 0) OrderAlike(in, packed);
+    Order(packed, position_bits_);
   }
 
   // Puts in order what is equal but for the position.
   template <typename T>
-  void OrderAlike(const T* in, int64_t* packed, uint32_t mask) const {
-    constexpr int64_t kStep = 64;
+  void OrderAlike(const T* in, int64_t* packed) const {
+    constexpr int64_t kStep = 512;
     const auto alike = [&](int64_t i) {
-      return (packed[i] ^ packed[i + 1]) >> position_bits_ == 0;
+      return static_cast<uint64_t>(packed[i] ^ packed[i + 1]) >> position_bits_ == 0;
     };
     for (int64_t i = 0; i + 1 < n_;) {
-      if (i + kStep < n_) {
-        bool any = false;
-        for (int64_t j = i; j < i + kStep; ++j) any |= alike(j);
-        if (!any) {
-          i += kStep;
-          continue;
-        }
-      }
       const int64_t limit = std::min(i + kStep, n_ - 1);
-      for (; i < limit; ++i) {
-        if (!alike(i)) continue;
+      if (!AnyAlike(packed + i, limit - i, position_bits_)) {
+        i = limit;
+        continue;
+      }
+      while (i < limit) {
         const int64_t begin = i;
         while (i + 1 < n_ && alike(i)) ++i;
-        OrderRun(in, packed + begin, i + 1 - begin, mask);
+        if (i > begin) OrderRun(in, packed + begin, i + 1 - begin);
+        ++i;
       }
     }
   }
 
   template <typename T>
-  void OrderRun(const T* in, int64_t* run, int64_t n, uint32_t mask) const {
+  void OrderRun(const T* in, int64_t* run, int64_t n) const {
     constexpr int64_t kDigitsMin = 256;
+    const uint32_t mask = static_cast<uint32_t>((uint64_t{1} << position_bits_) - 1);
     const auto key_of = [&](int64_t packed) {
       const uint32_t position = static_cast<uint32_t>(packed) & mask;
       return sort::Encode(in[first_ ? position : before_[position]]);
@@ -286,11 +323,9 @@ class LaneSorter {
   Scratch<uint32_t> order_;
   Scratch<uint32_t> before_;
   bool first_ = true;  // whether the order is still that of the input
+  bool made_ = false;  // whether the result of the first operand is written
 };
 
+}  // namespace RLX_WIDE
 }  // namespace sort
 }  // namespace rlx
-
-#endif  // __AVX2__
-
-#endif  // RLX_KERNELS_SORT_LANE_ROWS_H_

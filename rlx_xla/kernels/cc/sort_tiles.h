@@ -4,7 +4,9 @@
 //   whose columns a network sorts first, each lane for itself; then neighbouring columns are
 //   merged, two by two, by bitonic networks (Batcher 1968) of which one half is read backwards.
 //   After the last merge rows hold the order. Longer arrays are split at a pivot, from one buffer
-//   into another and back: what is less goes to the front, the rest to the back.
+//   into another and back: what is less goes to the front, the rest to the back. Several threads
+//   first split the keys at pivots together: each counts what its stretches have below a pivot,
+//   then moves them to where the counts say.
 // No include guard: see each_width.h.
 
 #include "sort_registers.h"
@@ -336,19 +338,6 @@ void Decode(const SignedOf<T>* keys, int64_t n, T* x) {
   for (int64_t i = 0; i < n; ++i) x[i] = FromSignedKey<T>(keys[i]);
 }
 
-// Sorts n elements by one thread; `work` has places for one key each, and for two if elements are
-// narrower than keys. Returns whether any is -0 or a NaN: these come out as 0 and as any NaN.
-template <typename T>
-bool SortElements(const T* in, int64_t n, T* out, SignedOf<T>* work) {
-  using Key = SignedOf<T>;
-  Key* keys = work + n;
-  if constexpr (sizeof(T) == sizeof(Key)) keys = reinterpret_cast<Key*>(out);
-  const bool lost = Encode<T>(in, n, keys);
-  Sort<Key>(keys, work, n, false, std::numeric_limits<Key>::min());
-  Decode<T>(keys, n, out);
-  return lost;
-}
-
 // How many of n keys are below `cut`.
 template <typename Key>
 int64_t CountBelow(const Key* x, int64_t n, Key cut) {
@@ -375,6 +364,98 @@ void Share(const Key* from, int64_t n, Key cut, Key* low, Key* high) {
     low += below;
     high += size - below;
   }
+}
+
+// What several threads sort in parts.
+template <typename Key>
+struct Part {
+  int64_t begin;
+  int64_t n;
+  Key least;
+};
+
+// Splits each part at a pivot, from `from` to `to`, by all threads.
+template <typename Key, typename Pool>
+std::vector<Part<Key>> SplitParts(const Pool& pool, const std::vector<Part<Key>>& parts,
+                                  const Key* from, Key* to) {
+  constexpr int64_t kStretch = 1 << 15;  // keys that a thread takes at once
+  struct Stretch {
+    int64_t begin;
+    int64_t n;
+    Key pivot;
+    int64_t below;
+    int64_t low;   // where its keys below the pivot go
+    int64_t high;  // where the others go
+  };
+  std::vector<Stretch> stretches;
+  for (const Part<Key>& part : parts) {
+    const Key pivot = Pivot<KeysOf<Key>>(from + part.begin, part.n);
+    for (int64_t at = 0; at < part.n; at += kStretch) {
+      stretches.push_back(
+          {part.begin + at, std::min(kStretch, part.n - at), pivot, 0, 0, 0});
+    }
+  }
+  const int64_t count = static_cast<int64_t>(stretches.size());
+  ParallelFor(pool, count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Stretch& s = stretches[i];
+      s.below = CountBelow<Key>(from + s.begin, s.n, s.pivot);
+    }
+  });
+  std::vector<Part<Key>> halves;
+  size_t next = 0;
+  for (const Part<Key>& part : parts) {
+    const size_t first = next;
+    int64_t at = part.begin;
+    for (; next < stretches.size() && stretches[next].begin < part.begin + part.n; ++next) {
+      stretches[next].low = at;
+      at += stretches[next].below;
+    }
+    const int64_t below = at - part.begin;
+    for (size_t i = first; i < next; ++i) {
+      stretches[i].high = at;
+      at += stretches[i].n - stretches[i].below;
+    }
+    halves.push_back({part.begin, below, part.least});
+    halves.push_back({part.begin + below, part.n - below, stretches[first].pivot});
+  }
+  ParallelFor(pool, count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Stretch& s = stretches[i];
+      Share<Key>(from + s.begin, s.n, s.pivot, to + s.low, to + s.high);
+    }
+  });
+  return halves;
+}
+
+// Sorts x[0..n) by `pool`; `spare` has as many places.
+template <typename Key, typename Pool>
+void SortKeys(const Pool& pool, Key* x, Key* spare, int64_t n) {
+  constexpr Key kLeast = std::numeric_limits<Key>::min();
+  constexpr int64_t kPartMin = 1 << 14;  // keys that are worth a split by several threads
+  const int64_t threads = n >= kParallelMin ? pool.Threads() : 1;
+  if (threads <= 1) return Sort<Key>(x, spare, n, false, kLeast);
+  std::vector<Part<Key>> parts = {{0, n, kLeast}};
+  Key* from = x;
+  Key* to = spare;
+  while (static_cast<int64_t>(parts.size()) < 4 * threads) {
+    std::vector<Part<Key>> large;
+    for (const Part<Key>& part : parts) {
+      if (part.n >= 2 * kPartMin) large.push_back(part);
+    }
+    // A part that stays as it is would lie in the wrong buffer.
+    if (large.size() < parts.size()) break;
+    parts = SplitParts(pool, parts, from, to);
+    std::swap(from, to);
+  }
+  const bool away = from == spare;
+  ParallelFor(pool, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Part<Key>& part = parts[i];
+      if (part.n == 0) continue;
+      Sort<Key>(x + part.begin, spare + part.begin, part.n, away, part.least);
+    }
+  });
 }
 
 }  // namespace RLX_WIDE

@@ -8,19 +8,20 @@
 // Algorithm: one pass keeps candidates above a floor; a block none of whose elements is above it
 //   costs a vector comparison. What comes later and equals the floor loses by its position. Few
 //   candidates are kept in order, and the least is the floor; many are collected until they are
-//   full, then the best k stay.
+//   full, then sorted, and the best k stay.
 #ifndef RLX_KERNELS_TOP_K_H_
 #define RLX_KERNELS_TOP_K_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <type_traits>
 
 #include "numbers.h"
 #include "scratch.h"
-#include "sort.h"
+#if defined(__AVX2__)
+#include "sort_vectors.h"
+#endif
 
 namespace rlx {
 
@@ -28,7 +29,6 @@ namespace top_k {
 
 constexpr int64_t kStep = 32;
 constexpr int64_t kOrderedMax = 128;  // the most candidates that are kept in order
-constexpr int64_t kSortByDigitsMin = 1024;
 
 // A signed integer in the total order of the elements; T has at most 32 bits.
 template <typename T, bool kNanIsLowest>
@@ -67,18 +67,16 @@ T ElementOf(int32_t key) {
   }
 }
 
-// Key and position as one integer: a greater one comes first.
-inline uint64_t Pack(int32_t key, int64_t position) {
-  const uint64_t high = static_cast<uint32_t>(key) ^ 0x80000000u;
-  return high << 32 | (0xffffffffu - static_cast<uint32_t>(position));
+// Key and position as one integer: a lesser one comes first.
+inline int64_t Pack(int32_t key, int64_t position) {
+  const uint64_t high = static_cast<uint32_t>(~key);
+  return BitCast<int64_t>(high << 32 | static_cast<uint64_t>(position));
 }
 
-inline int32_t PackedKey(uint64_t packed) {
-  return BitCast<int32_t>(static_cast<uint32_t>(packed >> 32) ^ 0x80000000u);
-}
+inline int32_t PackedKey(int64_t packed) { return ~static_cast<int32_t>(packed >> 32); }
 
-inline int32_t PackedPosition(uint64_t packed) {
-  return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(packed));
+inline int32_t PackedPosition(int64_t packed) {
+  return BitCast<int32_t>(static_cast<uint32_t>(packed));
 }
 
 // How many candidates are held before the best k are chosen from them.
@@ -95,8 +93,7 @@ class Selector {
         k_(k),
         capacity_(Capacity(n, k)),
         held_(capacity_ + kStep),
-        spare_(k >= kSortByDigitsMin ? k : 0),
-        counts_(k >= kSortByDigitsMin ? sort::kCounts : 0) {}
+        spare_(k > kOrderedMax ? capacity_ + kStep : 0) {}
 
   void Row(const T* x, T* values, int32_t* indices) {
     if (k_ <= kOrderedMax) {
@@ -126,10 +123,10 @@ class Selector {
   }
 
   void KeepInOrder(const T* x) {
-    uint64_t* held = held_.get();
-    const auto insert = [held](int64_t last, uint64_t packed) {
+    int64_t* held = held_.get();
+    const auto insert = [held](int64_t last, int64_t packed) {
       int64_t at = last;
-      for (; at > 0 && held[at - 1] < packed; --at) held[at] = held[at - 1];
+      for (; at > 0 && held[at - 1] > packed; --at) held[at] = held[at - 1];
       held[at] = packed;
     };
     for (int64_t i = 0; i < k_; ++i) insert(i, Pack(Key(x[i]), i));
@@ -145,7 +142,7 @@ class Selector {
   }
 
   void Collect(const T* x) {
-    uint64_t* held = held_.get();
+    int64_t* held = held_.get();
     int64_t count = 0;
     for (; count < capacity_; ++count) held[count] = Pack(Key(x[count]), count);
     int32_t floor = KeepBest(&count);
@@ -158,34 +155,27 @@ class Selector {
       if (count > capacity_) floor = KeepBest(&count);
     });
     KeepBest(&count);
-    SortBest();
   }
 
-  // Moves the best k of at least as many to the front; returns the key of the last of them.
+  // Brings the best k of at least as many to the front, in order; returns the key of the last.
   int32_t KeepBest(int64_t* count) {
-    uint64_t* held = held_.get();
-    std::nth_element(held, held + k_ - 1, held + *count, std::greater<uint64_t>());
+    int64_t* held = held_.get();
+#if defined(__AVX2__)
+    // In vector lanes all are sorted sooner than the best are found.
+    sort::SortKeys<int64_t>(held, spare_.get(), *count);
+#else
+    std::nth_element(held, held + k_ - 1, held + *count);
+    std::sort(held, held + k_);
+#endif
     *count = k_;
     return PackedKey(held[k_ - 1]);
-  }
-
-  void SortBest() {
-    uint64_t* held = held_.get();
-    if (k_ < kSortByDigitsMin) {
-      std::sort(held, held + k_, std::greater<uint64_t>());
-      return;
-    }
-    for (int64_t i = 0; i < k_; ++i) held[i] = ~held[i];
-    const uint64_t* sorted = sort::SortByDigits<11>(held, spare_.get(), k_, counts_.get());
-    for (int64_t i = 0; i < k_; ++i) held[i] = ~sorted[i];
   }
 
   const int64_t n_;
   const int64_t k_;
   const int64_t capacity_;
-  Scratch<uint64_t> held_;
-  Scratch<uint64_t> spare_;
-  Scratch<uint32_t> counts_;
+  Scratch<int64_t> held_;
+  Scratch<int64_t> spare_;
 };
 
 }  // namespace top_k

@@ -188,7 +188,13 @@ void TestHardRows() {
       }
       std::vector<Key> want(keys.get(), keys.get() + n);
       std::sort(want.begin(), want.end());
-      rlx::sort::SortKeys(pool, keys.get(), spare.get(), n);
+      if (rlx::HasWide512()) {
+#if defined(RLX_HAS_WIDE512)
+        rlx::sort::wide512::SortKeys(pool, keys.get(), spare.get(), n);
+#endif
+      } else {
+        rlx::sort::wide256::SortKeys(pool, keys.get(), spare.get(), n);
+      }
       CHECK(std::equal(want.begin(), want.end(), keys.get()));
     }
   }
