@@ -8,8 +8,9 @@
 //   and -0 is less than 0. Log-sum-exp is taken in f64 for floats up to 32 bits.
 // Algorithm: along the last axis, blocks that stay in the first-level cache are widened, scanned
 //   in vector lanes (a lane takes what lies 1, 2, 4 lanes below it, then the carry), and narrowed.
-//   Along another axis, a stretch of columns goes down the rows together. Maximum and minimum are
-//   taken of integers that are ordered as the floats are. Log-sum-exp scans exp(x - m), m being
+//   Along another axis, a stretch of columns goes down the rows together; in vectors of 64 bytes,
+//   as many as registers hold the carries of. Maximum and minimum are taken of integers that are
+//   ordered as the floats are. Log-sum-exp scans exp(x - m), m being
 //   the maximum so far with the block's; a block whose m would make the sum vanish, or that holds
 //   an infinity or NaN, goes element by element.
 #ifndef RLX_KERNELS_CUMULATIVE_H_
@@ -26,6 +27,7 @@
 #include "numbers.h"
 #include "parallel.h"
 #include "scratch.h"
+#include "wide.h"
 
 namespace rlx {
 
@@ -201,6 +203,29 @@ void InBlocks(int64_t n, int64_t block, bool reverse, const Body& body) {
   }
 }
 
+#if defined(RLX_HAS_WIDE512)
+// The columns of x[n, inner] from the first of `columns` on whose carries fill sixteen registers,
+// and again so many; returns how many that were. Ask HasWide512() first.
+template <typename Form, typename Combine, typename T, typename W>
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) int64_t Columns512(
+    const T* x, int64_t n, int64_t inner, int64_t columns, bool reverse, W identity, T* y) {
+  constexpr int64_t kWidth = 16 * 64 / static_cast<int64_t>(sizeof(W));
+  int64_t begin = 0;
+  for (; begin + kWidth <= columns; begin += kWidth) {
+    W carry[kWidth];
+    for (int64_t c = 0; c < kWidth; ++c) carry[c] = identity;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = (reverse ? n - 1 - i : i) * inner + begin;
+      const T* from = x + at;
+      T* to = y + at;
+      for (int64_t c = 0; c < kWidth; ++c) carry[c] = Combine::Of(carry[c], Form::In(from[c]));
+      for (int64_t c = 0; c < kWidth; ++c) to[c] = Form::Out(carry[c]);
+    }
+  }
+  return begin;
+}
+#endif
+
 template <typename T, typename Form, typename Combine>
 class Scanner {
  public:
@@ -243,6 +268,17 @@ class Scanner {
         }
       }
     } else {
+#if defined(RLX_HAS_WIDE512)
+      // Narrow floats are not widened by vectors here.
+      if (sizeof(T) >= 4 && HasWide512()) {
+        const int64_t done =
+            Columns512<Form, Combine>(x, n, inner, columns, reverse, identity_, y);
+        x += done;
+        y += done;
+        columns -= done;
+        if (columns == 0) return;
+      }
+#endif
       alignas(kVectorBytes) W carry[kColumns];
       std::fill(carry, carry + columns, identity_);
       for (int64_t i = 0; i < n; ++i) {
