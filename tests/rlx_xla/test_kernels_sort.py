@@ -67,6 +67,75 @@ def test_elements_keep_their_bits_and_equal_ones_their_order(
         assert _bytes(got) == _bytes(want)
 
 
+def _integers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    """All of the range, its ends, and numbers that differ in a few bits."""
+    if dtype is DType.BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    ends = np.iinfo(dtype.numpy)
+    wide = rng.integers(ends.min, ends.max, shape, dtype.numpy, endpoint=True)
+    few = rng.choice(np.array([ends.min, 0, 1, 2, ends.max - 1, ends.max], dtype.numpy), shape)
+    return np.where(rng.random(shape) < 0.5, wide, few)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        DType.I64,
+        DType.U64,
+        DType.I32,
+        DType.U32,
+        DType.I16,
+        DType.U16,
+        DType.I8,
+        DType.U8,
+        DType.BOOL,
+    ],
+    ids=str,
+)
+def test_integers_of_every_width(dtype: DType, rng: np.random.Generator) -> None:
+    samples: list[Sample] = []
+    for n in (*RAGGED, 513, 20_000):
+        x = _integers(rng, dtype, (2, n))
+        index = np.broadcast_to(np.arange(n, dtype=np.int32), x.shape).copy()
+        follows = rng.standard_normal((2, n)).astype(np.float32)
+        samples.append(Sample(Sort(axis=1), (x,)))
+        samples.append(Sample(Sort(axis=1), (x, index)))
+        samples.append(
+            Sample(Sort(axis=1, num_keys=2), (_integers(rng, dtype, (2, n)), x, follows))
+        )
+    graph, arrays = graph_of(samples)
+    names = [v.name for v in graph.inputs]
+    found = rlx.Session("cpu").compile(graph).run(dict(zip(names, arrays, strict=True)))
+    wanted = [y for s in samples for y in s.op.evaluate(*s.inputs)]
+    for got, want in zip(found, wanted, strict=True):
+        assert _bytes(got) == _bytes(want)
+
+
+@pytest.mark.parametrize("dtype", [DType.F64, DType.I64, DType.F32, DType.BF16], ids=str)
+def test_long_rows_of_many_kinds(dtype: DType, rng: np.random.Generator) -> None:
+    """Rows that several threads share: of all numbers, of few, nearly in order, of one."""
+    n = 70_000
+    plain = rng.standard_normal(n) * 1e6
+    kinds = [plain, np.round(plain / 5e5), np.sort(plain), -np.sort(plain), np.zeros(n)]
+    kinds[2][::1000] = 7
+    graph, arrays = graph_of(
+        [
+            Sample(Sort(axis=0), operands)
+            for kind in kinds
+            for x in [kind.astype(dtype.numpy)]
+            for operands in ((x,), (x, np.arange(n, dtype=np.int32)))
+        ]
+    )
+    names = [v.name for v in graph.inputs]
+    found = rlx.Session("cpu").compile(graph).run(dict(zip(names, arrays, strict=True)))
+    for kind in kinds:
+        x = kind.astype(dtype.numpy)
+        order = np.argsort(x.astype(np.float64 if dtype.is_float else np.int64), kind="stable")
+        alone, together, index = (found.pop(0) for _ in range(3))
+        assert _bytes(alone) == _bytes(together) == _bytes(x[order])
+        np.testing.assert_array_equal(index, order)
+
+
 def _kernels(function: Any) -> list[str]:
     return [c.implementation for c in function.report().choices if c.kind == "kernel"]
 
