@@ -99,6 +99,14 @@ class ModelReport:
         sizes = [p.caches + p.temps + p.outputs for p in self.programs]
         return max(sizes, default=0)
 
+    @property
+    def rest(self) -> int | None:
+        """Bytes of modules, of what tracing left and of what XLA keeps of programs, or None."""
+        if self.grown is None:
+            return None
+        known = max(self.mapped or 0, self.weight_bytes) + self.tokenizer + self.state_bytes
+        return max(0, self.grown - known)
+
     def __str__(self) -> str:
         rows = [(f"weights {kind} × {n}", size) for kind, (n, size) in self.weights.items()]
         rows.append(("weights", self.weight_bytes))
@@ -106,7 +114,11 @@ class ModelReport:
         for p in self.programs:
             name = f"{p.batch} × {p.tokens} tokens, {p.capacity} positions"
             rows += [(f"{name}: caches", p.caches), (f"{name}: temporary", p.temps)]
-        measured = (("file's pages in memory", self.mapped), ("process grew by", self.grown))
+        measured = (
+            ("file's pages in memory", self.mapped),
+            ("modules, traces, what XLA keeps", self.rest),
+            ("process grew by", self.grown),
+        )
         rows += [(what, size) for what, size in measured if size is not None]
         wide = max(len(what) for what, _ in rows)
         lines = [f"{what:<{wide}} {size / MIB:9.2f} MiB" for what, size in rows]

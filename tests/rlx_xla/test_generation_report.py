@@ -14,7 +14,7 @@ pytest.importorskip("tokenizers")
 from rlx.quant import open_gguf  # noqa: E402  (after importorskip)
 from rlx_xla.generation.memory import resident  # noqa: E402
 from rlx_xla.generation.model import LanguageModel  # noqa: E402
-from rlx_xla.generation.report import KernelUse, weights_by_kind  # noqa: E402
+from rlx_xla.generation.report import KernelUse, ModelReport, weights_by_kind  # noqa: E402
 from tests.rlx_xla import tiny_gguf  # noqa: E402
 
 LAYERS = 5
@@ -51,6 +51,15 @@ def test_every_byte_and_kernel_is_told(tmp_path: Path, rng: np.random.Generator)
     assert lines[0].split()[:2] == ["weights", "gguf_q8_0"]
     assert "the head is the embedding: it is held once" in lines
     assert any(f"dequant_matmul_pick.cpu.ffi × {8 * LAYERS}" in line for line in lines)
+
+
+def test_what_is_not_accounted_for_has_a_line() -> None:
+    report = ModelReport({"f32": (1, 5 << 20)}, True, 1 << 20, (), 4 << 20, 9 << 20)
+    assert report.rest == 3 << 20  # of the file's pages some are not in memory
+    assert "modules, traces, what XLA keeps      3.00 MiB" in str(report).splitlines()
+    unknown = ModelReport({"f32": (1, 5 << 20)}, True, 1 << 20, (), None, None)
+    assert unknown.rest is None
+    assert "modules" not in str(unknown)
 
 
 def test_a_refusal_is_told_with_its_reason() -> None:
