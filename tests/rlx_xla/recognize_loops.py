@@ -71,6 +71,18 @@ def rnn_batch_first(x: Any, w: Any, u: Any, b: Any) -> Any:
     return lax.fori_loop(0, x.shape[1], step, start)[1]
 
 
+def rnn_of_one_more_row(x: Any, w: Any, u: Any, b: Any) -> Any:
+    """The first state stands before the others; only a part of what is read is."""
+
+    def step(t: Any, carry: Any) -> Any:
+        h, ys = carry
+        h = jnp.tanh(plain(x[t + 1], h, w, u, b))
+        return h, ys.at[t + 2].set(h)
+
+    start = (_zeros(x), jnp.ones((STEPS + 2, x.shape[1], H)))
+    return lax.fori_loop(0, STEPS - 2, step, start)[1]
+
+
 def rnn_into_its_input(x: Any, u: Any, b: Any) -> Any:
     """Each row is read, and then written."""
 
@@ -282,6 +294,7 @@ WAYS = [
     Way("lstm of carried weights", lstm_of_carried_weights, CELL, LSTM, hostile=False),
     Way("gru downwards", gru_downwards, GRU, {"gru": 1}, hostile=False),
     Way("rnn, batch first", rnn_batch_first, BATCHES, ONE_RNN, hostile=False),
+    Way("rnn of one more row", rnn_of_one_more_row, RNN, ONE_RNN, hostile=False),
     Way("rnn into its input", rnn_into_its_input, (*SQUARE, (H,)), ONE_RNN),
     Way("eqx.nn.GRUCell by numbers", _eqx_by_numbers(), (SEQUENCE,), {"gru": 1}, hostile=False),
     Way("selective scan by numbers", mamba_by_numbers, SCAN, {"selective_scan": 1},

@@ -15,7 +15,8 @@ from rlx.passes import Canonicalize, InlineCalls, Recognize
 from rlx.passes.base import PassContext
 from rlx.recognition_report import RecognitionReport
 from rlx_xla.kernels import ffi
-from tests.rlx_xla.recognize_cells import lstm, plain, state_only
+from tests.rlx_xla.recognize_cells import H, lstm, plain, state_only
+from tests.rlx_xla.recognize_loops import delta_rule
 
 LEFT = "no kernel takes it, or XLA's CPU runs the loop as fast as it stands"
 
@@ -52,6 +53,28 @@ def test_small_cells_run_by_the_kernel(form: str) -> None:
     report = _compiled(function, _draw(shape, (3, 16), (4, 16), (16,))).report()
     assert report.recognition.of("lstm") == 1
     assert "lstm.cpu.ffi" in str(report)
+
+
+def test_loops_run_by_the_kernels() -> None:
+    """Two cells in one loop by numbers of steps, GRUs that reset first, and a delta rule."""
+
+    def two(x: Any, w: Any, u: Any, b: Any, v: Any, c: Any) -> Any:
+        def step(t: Any, carry: Any) -> Any:
+            one, two, ys = carry
+            one = jnp.tanh(plain(x[t], one, w, u, b))
+            r, z = jnp.split(jax.nn.sigmoid(one @ v + two @ v), 2, -1)
+            two = z * two + (1 - z) * jnp.tanh(one @ c + (r * two) @ c)
+            return one, two, ys.at[t].set(two)
+
+        start = jnp.zeros((5, 4))
+        return jax.lax.fori_loop(0, 7, step, (start, start, jnp.zeros((7, 5, 4))))[2]
+
+    arguments = _draw((7, 5, 3), (3, 4), (4, 4), (4,), (4, 8), (4, 4))
+    report = _compiled(two, arguments).report()
+    assert report.recognition.counts == {"gru": 1, "rnn": 1}
+    assert {"gru.cpu.ffi", "rnn.cpu.ffi"} <= {c.implementation for c in report.kernels}
+    report = _compiled(delta_rule, _draw((9, H), (9, H), (9, H), (9,))).report()
+    assert "gated_delta_net.cpu.ffi" in {c.implementation for c in report.kernels}
 
 
 def _found(batch: int, width: int, **options: Any) -> RecognitionReport:

@@ -14,6 +14,7 @@ from rlx.ir.operators import constant
 from rlx.ir.rewrite import Rule, substitute, sweep
 from rlx.ops.compare import Compare, Direction
 from rlx.ops.control_flow import Scan, While
+from rlx.ops.dot import DotGeneral
 from rlx.ops.indexing import DynamicUpdateSlice
 from rlx.ops.io import Input
 from rlx.ops.shape import Narrow, Reshape, Transpose
@@ -132,6 +133,9 @@ class _Loop:
         if not streams and found and all(a.falls for a in found if self.length > 1):
             self.reverse = self.length > 1
         found = [a for a in found if a.falls == self.reverse or self.length == 1]
+        if not any(isinstance(node.op, DotGeneral) for node in body.nodes()):
+            # A part of an array is copied: measured on a CPU, a step that does little pays for it.
+            found = [a for a in found if a.array.shape[a.axis] == self.length]
         self._take(found)
 
     def _take(self, found: Sequence[Access]) -> None:

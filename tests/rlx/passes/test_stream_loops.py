@@ -147,14 +147,14 @@ def test_an_end_that_is_carried_or_given(rng: np.random.Generator) -> None:
     ).replace("%0 = convert(%h) {dtype = i32}: i32[]", "%0 = constant 6: i32[]").replace(
         "compare(%i, %0)", "compare(%i, %h)"
     ).replace("while(%xs, %0, %h, %ys)", "while(%xs, %0, %n, %ys)").replace(
-        "%1:3", "%n = constant 5: i32[]\n  %1:3"
+        "%1:3", "%n = constant 6: i32[]\n  %1:3"
     )  # fmt: skip
     graph, made, _ = _streamed(text)
     (scan,) = [n.op for n in made.nodes() if isinstance(n.op, Scan)]
-    assert (scan.length, scan.num_carry) == (5, 0)
+    assert (scan.length, scan.num_carry) == (6, 0)
     _assert_same(graph, made, rng)
     given, left, _ = _streamed(
-        text.replace("%n = constant 5: i32[]", "%n = reduce_sum(%h) {axes = ()}: i32[]")
+        text.replace("%n = constant 6: i32[]", "%n = reduce_sum(%h) {axes = ()}: i32[]")
     )
     assert left is given
 
@@ -188,6 +188,21 @@ def test_what_is_streamed(
         f"1 loops that count are scans; {reads} reads and {writes} writes at a counter are rows "
         "of theirs"
     ]
+    _assert_same(graph, made, rng)
+
+
+def test_a_part_of_an_array_is_streamed_beside_a_product_alone(rng: np.random.Generator) -> None:
+    """It is copied, for which a step that does little would pay."""
+    text = LOOP.replace("constant 6: i32[]", "constant 5: i32[]")
+    graph, made, notes = _streamed(text)
+    assert "0 reads and 0 writes" in notes[0]
+    _assert_same(graph, made, rng)
+    product = (
+        "dot_general(%1, %1) {lhs_contracting = (0,), rhs_contracting = (0,)}: f32[3, 3]\n"
+        "  %10 = reduce_sum(%9) {axes = (0,)}: f32[3]\n  %3 = sub(%10, %h): f32[3]"
+    )
+    graph, made, notes = _streamed(text.replace("%3 = sub(%2, %h): f32[3]", f"%9 = {product}"))
+    assert "1 reads and 1 writes" in notes[0]
     _assert_same(graph, made, rng)
 
 
