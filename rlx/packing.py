@@ -31,7 +31,7 @@ from rlx.passes.pack_weights import (
     replace_weights,
 )
 from rlx.quant import QuantScheme, all_schemes, pack, unpack
-from rlx.quant.native import native_parts, take_apart
+from rlx.quant.native import KINDS, native_parts, take_apart
 from rlx.signature import Signature
 
 if TYPE_CHECKING:
@@ -302,12 +302,12 @@ def repacked(traced: TracedFunction) -> TracedFunction:
     params = dict(traced.params)
     for weight in find_packed(graph):
         scheme = QuantScheme.parse(weight.scheme)
+        if scheme.kind not in KINDS:
+            continue
         shape = cast("tuple[int, ...]", weight.param.shape)
         lead, block = shape[: weight.leading or 0], shape[weight.leading or 0 :]
         inner = block[1] // scheme.block_bytes * scheme.block_size
         parts = native_parts(scheme, inner)
-        if not parts:
-            continue
         name = weight.param.name
         value = params.pop(name)
         arrays: list[Any] = [None] * len(parts)

@@ -7,6 +7,7 @@ Example:
 """
 
 from rlx_xla.generation.chat import chat_prompt as chat_prompt
+from rlx_xla.generation.conversation import Conversation as Conversation
 from rlx_xla.generation.model import Generation as Generation
 from rlx_xla.generation.model import LanguageModel as LanguageModel
 from rlx_xla.generation.model import Token as Token

@@ -313,6 +313,14 @@ def test_bits_come_apart_without_a_byte_more(scheme: str, rng: np.random.Generat
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("scheme", ["mlx_affine/4/64", "mxfp4", "int8"])
+def test_other_schemes_stay_as_they_are(scheme: str, rng: np.random.Generator) -> None:
+    weight = rng.normal(size=(256, 8)).astype(np.float32)
+    x = rng.normal(size=(3, 256)).astype(np.float32)
+    packed = quantize(rlx_xla.trace(lambda w, x: x @ w, weight, x, params=0), scheme)
+    assert repacked(packed) is packed
+
+
 def _bits(kind: Any) -> int:
     size = int(np.prod(kind.shape))
     return size * kind.dtype.bits
