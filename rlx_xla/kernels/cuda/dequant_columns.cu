@@ -22,11 +22,12 @@
 #define COLUMNS (M * PARTS)
 #define TILES ((COLUMNS + 7) / 8)
 #define NIBBLES (FORMAT == 4 || FORMAT == 21)
+#define PER_BYTE (NIBBLES ? 2 : 1)
+#define WHOLE (K % (16 * STEPS) == 0)  // no turn ends beyond K
 #define TURNS ((K + 16 * STEPS - 1) / (16 * STEPS))
 #define OFTEN (BLOCK > 0)  // scales inside the sum along K
 #define ROWS_APART (BLOCK == 16 ? 1 : OFTEN && BLOCK % (16 * STEPS) ? 2 : STEPS)  // steps of a scale
 #define SCALES (STEPS / ROWS_APART)  // of a turn
-#define BYTES_OF_SCALE (FORMAT == 21 ? 1 : 4)
 #define PER (128 / CLUSTER)
 
 __device__ __forceinline__ u32 times(u32 a, u32 b) {  // two bf16; numbers below the normal ones are kept
@@ -121,11 +122,28 @@ __device__ __forceinline__ uint2 part_of(uint2 x, int wanted) {
 }
 
 #if OFTEN && FORMAT == 21
-// An E4M3 without a branch: what is no number stays none.
-__device__ __forceinline__ float scale_of(u32 code) {
-  const u32 size = code & 0x7Fu;
-  const float found = __uint_as_float(size << 20) * __uint_as_float(0x7B800000u);  // 2^120
-  return size == 0x7Fu ? __uint_as_float(0x7FC00000u) : code & 0x80u ? -found : found;
+// Two neighbouring E4M3; what is no number stays none.
+struct Two {
+  float low, high;
+};
+__device__ __forceinline__ Two scales_of(u32 codes) {
+#if __CUDA_ARCH__ >= 890
+  Two r;
+  asm("{.reg .b32 both; .reg .b16 l, h; cvt.rn.f16x2.e4m3x2 both, %2; mov.b32 {l, h}, both;"
+      " cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(r.low), "=f"(r.high)
+      : "h"((u16)codes));
+  return r;
+#else
+  float r[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const u32 code = codes >> 8 * i, size = code & 0x7Fu;
+    const float found = __uint_as_float(size << 20) * __uint_as_float(0x7B800000u);  // 2^120
+    r[i] = size == 0x7Fu ? __uint_as_float(0x7FC00000u) : code & 0x80u ? -found : found;
+  }
+  return {r[0], r[1]};
+#endif
 }
 #endif
 
@@ -167,21 +185,24 @@ extern "C" __global__ void
 #endif
   Turn ahead;
   auto look_ahead = [&](int turn) {
+    // Offsets from one pointer a turn, all known to the compiler; steps beyond the last read the first again.
+    const int row0 = turn * STEPS * 16;
+    const u8* own = codes + ((u64)(row0 + 4 * t) * N + mine) / PER_BYTE;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-      const int step = turn * STEPS + s, from = step * 16 < K ? step * 16 + 4 * t : 4 * t;
+      const int further = WHOLE || row0 + s * 16 < K ? s * 16 : 0;
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const u64 at = (u64)(from + i) * N + mine;
+        const u8* at = own + (u64)(further + i) * N / PER_BYTE;
 #if NIBBLES
-        ahead.codes[s].rows[i] = read8(codes + at / 2);
+        ahead.codes[s].rows[i] = read8(at);
 #else
-        ahead.codes[s].rows[i] = read16(codes + at);
+        ahead.codes[s].rows[i] = read16(at);
 #endif
       }
 #pragma unroll
       for (int j = 0; j < TILES; j++) {
-        const stored* at = x + (u64)(column_of(j) / PARTS) * K + from;
+        const stored* at = x + (u64)(column_of(j) / PARTS) * K + row0 + 4 * t + further;
 #if KIND == 0
         ahead.x[s][j] = read16(at);
 #else
@@ -193,7 +214,7 @@ extern "C" __global__ void
 #pragma unroll
     for (int s = 0; s < SCALES; s++) {
       const int row = (turn * STEPS + s * ROWS_APART) * 16;
-      const u64 at = (u64)((row < K ? row : 0) / BLOCK) * N + mine;
+      const u64 at = (u64)((WHOLE || row < K ? row : 0) / BLOCK) * N + mine;
 #if FORMAT == 21
       ahead.scale[s] = read16(scale + at);
 #else
@@ -207,7 +228,7 @@ extern "C" __global__ void
   };
 
   auto add = [&](const Turn& now, int turn, bool special) {
-    auto inside = [&](int s, int r) { return (turn * STEPS + s * ROWS_APART + r) * 16 < K; };
+    auto inside = [&](int s, int r) { return WHOLE || (turn * STEPS + s * ROWS_APART + r) * 16 < K; };
 #pragma unroll
     for (int s = 0; s < SCALES; s++) {
       uint2 b[ROWS_APART][TILES];
@@ -265,7 +286,8 @@ extern "C" __global__ void
         for (int row = 0; row < 2; row++) {
           const int n = number(i, row);
 #if FORMAT == 21
-          const float factor = scale_of(word(now.scale[s], n / 4) >> (n % 4 * 8) & 255u);
+          const Two both = scales_of(word(now.scale[s], n / 4) >> (n % 4 / 2 * 16));
+          const float factor = n % 2 ? both.high : both.low;
 #else
           const float factor = shared_by_quad(now.scale[s], n);
 #endif

@@ -10,7 +10,8 @@
 // Numerics: weights are small integers, exact in bf16; products and sums of 16 in f32, times the scale in f32; minima
 // meet sums of x that the matrix units make with ones. Result rounded once.
 //
-// Macros: M, PARTS, N, K, FORMAT (as below), KIND (of x and y: 0 f32, 1 bf16, 2 f16), WARPS, STAGES, SPLIT.
+// Macros: M, PARTS, N, K, FORMAT (as below), KIND (of x and y: 0 f32, 1 bf16, 2 f16), WARPS, STAGES, SPLIT,
+// BLOCKS (least on a multiprocessor at once).
 
 #include "pairs.cuh"
 #include "reads.cuh"
@@ -183,7 +184,7 @@ __device__ __forceinline__ void copy(void* to, const void* from) {
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     dequant_matmul(const entering* __restrict__ x, const u8* __restrict__ packed,
                    stored* __restrict__ y) {
   extern __shared__ __align__(16) u8 shared[];

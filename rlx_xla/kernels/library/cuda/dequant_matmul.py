@@ -91,7 +91,7 @@ def launch(op: DequantMatmul, types: Sequence[TensorType], results: Sequence[Ten
     pitch = (unit * size + 31) // 32 * 32 + 16
     columns = rows * _PARTS[types[0].dtype]
     own = columns * PARTS_PITCH if split else 0
-    warps = _warps(-(-outer // 16), units, columns, _STAGES * 16 * pitch + own)
+    warps, least = _shape(-(-outer // 16), units, columns, _STAGES * 16 * pitch + own)
     sums = warps * 16 * (8 * -(-columns // 8) + 1) * 4
     return Launch(
         entry="dequant_matmul",
@@ -108,21 +108,22 @@ def launch(op: DequantMatmul, types: Sequence[TensorType], results: Sequence[Ten
             "WARPS": warps,
             "STAGES": _STAGES,
             "SPLIT": int(split),
+            "BLOCKS": least,
         },
     )
 
 
-def _warps(blocks: int, units: int, columns: int, room: int) -> int:
-    """Warps of a block, each with ``room`` bytes of shared memory.
+def _shape(blocks: int, units: int, columns: int, room: int) -> tuple[int, int]:
+    """Warps of a block, each with ``room`` bytes of shared memory, and BLOCKS, as measured.
 
-    Eight where all blocks are on the GPU at once with them, and registers have room for their sums;
-    no more than half the units of K.
+    Eight warps where all blocks are on the GPU at once with them, and registers have room for their
+    sums; no more than half the units of K.
     """
     wanted = 8 if columns <= 4 and blocks <= 2 * _MULTIPROCESSORS else 4
     resident = min(4, math.ceil(blocks / _MULTIPROCESSORS))
     while wanted > 1 and (2 * wanted > units or wanted * room * resident > _SHARED):
         wanted //= 2
-    return wanted
+    return wanted, 2 if wanted == 8 else 1
 
 
 def _prepare(ctx: LoweringContext, op: DequantMatmul, *operands: ir.Value) -> Sequence[ir.Value]:
