@@ -192,6 +192,16 @@ def test_weights_of_wide_networks_fit(kind: Any, gates: int, widest: int) -> Non
             assert gates * kept + 40 <= 16_384 // (32 * -(-threads // 128))
 
 
+def test_a_gru_that_resets_its_state_first_is_refused() -> None:
+    op = Gru(hidden_size=200, reset_after=False)
+    types = ["f32[2, 9, 5]", "f32[3000]", "f32[1, 600, 200]", "f32[1, 600]", "f32[1, 600]"]
+    for kernel in kernels_for(Gru, "cuda"):
+        verdict = kernel.supports(op, [_type(t) for t in types], "cuda")
+        assert verdict == Refused(
+            "reset_after=False: a second product of each step would wait for the first"
+        )
+
+
 def test_what_wide_networks_are_refused() -> None:
     for op, widest, batch in ((Lstm, 384, 48), (Gru, 448, 48), (Rnn, 512, 24)):
         (wide,) = [k for k in kernels_for(op, "cuda") if k.name.endswith(".wide")]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rlx
 import rlx_xla
 from rlx.dtypes import as_dtype
 from rlx.ir.op import Op
@@ -83,6 +84,34 @@ def test_what_the_kernels_do_not_take(
     (kernel,) = kernels_for(kind, "cpu")
     types = [str(TensorType(as_dtype(a.dtype), a.shape)).replace(*change) for a in arrays]
     assert kernel.supports(op, [as_type(t) for t in types], "cpu") == Refused(reason)
+
+
+def test_a_gru_that_resets_first_has_a_gradient_and_batches(rng: np.random.Generator) -> None:
+    op, arrays = Gru(hidden_size=6, reset_after=False), _arrays(Gru, rng)[1]
+    b = rlx.GraphBuilder("gru")
+    types = [TensorType(as_dtype(a.dtype), a.shape) for a in arrays]
+    ours = rlx_xla.to_jax(b.build(op(*(b.input(f"x{i}", t) for i, t in enumerate(types)))))
+
+    def plain(x: jax.Array, w_ih: jax.Array, *others: jax.Array) -> jax.Array:
+        w, (u, bias, kept) = w_ih.reshape(18, 5), (a[0] for a in others)
+
+        def step(h: jax.Array, now: jax.Array) -> Any:
+            early = jax.nn.sigmoid(now @ w[:12].T + bias[:12] + h @ u[:12].T + kept[:12])
+            r, z = jnp.split(early, 2, -1)
+            n = jnp.tanh(now @ w[12:].T + bias[12:] + (r * h) @ u[12:].T + kept[12:])
+            h = (1 - z) * n + z * h
+            return h, h
+
+        return jax.lax.scan(step, jnp.zeros((2, 6)), jnp.swapaxes(x, 0, 1))[1].swapaxes(0, 1)
+
+    with jax.numpy_rank_promotion("allow"):
+        several = [np.stack([arrays[0], arrays[0] + 1]), *arrays[1:]]
+        for make in (lambda f: f, lambda f: jax.grad(lambda *a: (f(*a) ** 2).sum(), range(5))):
+            found, wanted = (jax.jit(make(f))(*arrays) for f in (ours, plain))
+            for got, want in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        mapped = [jax.vmap(f, (0, *[None] * 4))(*several) for f in (ours, plain)]
+    np.testing.assert_allclose(*mapped, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_that_leave_the_cache_are_left_to_xla() -> None:
