@@ -76,17 +76,19 @@ def widen_chains(graph: Graph) -> tuple[Graph, int]:
 
     def start() -> Rule:
         wide: dict[Value, Value] = {}
+        chained: set[Value] = set()  # what a chain gives; ``wide`` has what it reads, too
 
         def visit(node: Node) -> Value | None:
             nonlocal count
             if not _is_narrow(node):
                 return None
-            if isinstance(node.op, EXACT) and not any(v in wide for v in node.inputs):
+            if isinstance(node.op, EXACT) and chained.isdisjoint(node.inputs):
                 return None
             count += 1
             result: Value = node.op(*(_widened(v, wide) for v in node.inputs))
             narrow: Value = Convert(dtype=DType.BF16)(result)
             wide[narrow] = result
+            chained.add(narrow)
             return narrow
 
         return visit

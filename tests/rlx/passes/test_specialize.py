@@ -14,7 +14,7 @@ from rlx.ir.graph import Graph, Value
 from rlx.ir.interpret import interpret
 from rlx.ir.text_parse import parse
 from rlx.ops.activation import Gelu
-from rlx.ops.arithmetic import Floor
+from rlx.ops.arithmetic import Floor, Max
 from rlx.ops.compare import Compare, Direction, Select
 from rlx.ops.convolution import Conv, ConvGeneralDilated
 from rlx.ops.quantized import ScaledMatmul, ScaledQuantize, ScaledQuantScale
@@ -306,6 +306,15 @@ def test_bf16_chains_round_once(name: str, rng: np.random.Generator) -> None:
     worse = np.abs(before.astype(np.float64)[finite] - wanted[finite])
     # Constants such as 0.044715 are themselves bf16, so neither is exact; ours is no further off.
     assert error.max() <= worse.max() + 2.0**-8 * np.abs(wanted[finite]).max()
+
+
+def test_bf16_picks_join_a_chain_by_what_it_gives_not_by_what_it_reads() -> None:
+    b = GraphBuilder()
+    x, y, floor = (b.input(name, "bf16[65]") for name in ("x", "y", "floor"))
+    graph = b.build(Max()(x * floor, floor), Max()(y, floor))
+    made = Specialize().run(graph, CPU)
+    kinds = [n.types[0].dtype for n in made.nodes() if n.op.op_name == "max"]
+    assert sorted(kinds, key=str) == [DType.BF16, DType.F32]
 
 
 @pytest.mark.parametrize(
