@@ -11,6 +11,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from rlx.dtypes import DType
+from rlx.ir.attributes import Literal
 from rlx.ir.graph import Graph, Node, Value, inner_graphs, make_node
 from rlx.ir.op import Op
 from rlx.ir.rewrite import with_inner_graphs
@@ -215,6 +216,7 @@ class _Lowering:
         op = _accumulating(node.op)
         if op is None:
             return None
+        op = _filling(op, dtype)
         inputs = [values.get(v, dtype if v.type.dtype is DType.F32 else None) for v in node.inputs]
         self._note_overflow(node, dtype, values)
         return make_node(op, inputs, node.location)
@@ -348,6 +350,15 @@ def _is_f32(node: Node) -> bool:
 
 def _gives_float(node: Node) -> bool:
     return all(t.dtype is DType.F32 for t in node.types)
+
+
+def _filling(op: Op, dtype: DType) -> Op:
+    """The op that fills with a number of a low dtype where it fills with one of f32."""
+    fill = op.attributes().get("fill_value")
+    if isinstance(fill, Literal) and fill.type.dtype is DType.F32:
+        with np.errstate(over="ignore"):
+            return op.replace(fill_value=Literal(fill.array, dtype))
+    return op
 
 
 def _accumulating(op: Op) -> Op | None:

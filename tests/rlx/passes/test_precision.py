@@ -11,6 +11,7 @@ import pytest
 import rlx
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import CompileError
+from rlx.ir.attributes import Literal
 from rlx.ir.graph import Graph, Node, Value, make_node
 from rlx.ir.interpret import interpret
 from rlx.ir.verify import verify
@@ -18,7 +19,7 @@ from rlx.numpy_backend import NumpyBackend
 from rlx.ops.compare import Select
 from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
-from rlx.ops.indexing import Take
+from rlx.ops.indexing import GatherGeneral, IndexMode, Take
 from rlx.ops.io import Input
 from rlx.ops.normalization import LayerNorm
 from rlx.ops.reduction import Mean, ReduceMax, ReduceSum
@@ -298,3 +299,26 @@ def test_rows_are_converted_and_not_the_table_that_they_come_from() -> None:
     assert dtypes(graph, "take") == [DType.F32]
     assert dtypes(graph, "matmul") == [DType.BF16]
     assert not any("table" in note for note in notes)
+
+
+def test_a_gather_fills_with_a_number_of_the_low_dtype(rng: np.random.Generator) -> None:
+    b = rlx.GraphBuilder("rows")
+    x, rows = b.input("x", "f32[5, 3]"), b.input("rows", "i32[4, 1]")
+    gather = GatherGeneral(
+        slice_sizes=(1, 3),
+        offset_dims=(1,),
+        collapsed_slice_dims=(0,),
+        start_index_map=(0,),
+        mode=IndexMode.FILL_OR_DROP,
+        fill_value=Literal(-2.5, DType.F32),
+    )
+    graph = b.build(gather(x * 2.0, rows))
+    made, _ = lowered(graph, PrecisionPolicy.ALWAYS_F16)
+    assert dtypes(made, "gather_general") == [DType.F16]
+    given = {
+        "x": rng.standard_normal((5, 3)).astype(np.float32),
+        "rows": np.array([[1], [9], [4], [-3]], np.int32),
+    }
+    found, wanted = (interpret(g, given)[0] for g in (made, graph))
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+    assert found[1].tolist() == [-2.5, -2.5, -2.5]
