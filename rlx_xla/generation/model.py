@@ -358,8 +358,8 @@ class LanguageModel:
         if held is not None and shared(held, rows[0]):
             ids = rows[0]
             needed = held.start + len(ids) + max_tokens
-            size = max(held.size, self._capacity(needed, None))
-            if capacity is None or capacity <= size:
+            if capacity is None or capacity >= needed:
+                size = max(held.size, self._capacity(needed, capacity))
                 chunk, _, _ = self._plan([ids[shared(held, ids) :]], 0, size)
                 found = rest(held, ids, chunk, size)
                 if found is not None:

@@ -74,15 +74,22 @@ def test_an_answer_may_be_ended(model: LanguageModel) -> None:
 
 @pytest.mark.slow
 def test_caches_grow(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx_xla.generation.conversation.LEAST", 128)
+    monkeypatch.setattr("rlx_xla.generation.conversation.LEAST", 256)
     talk = Conversation(model, sampling=PENALTY, max_tokens=8)
     sizes: list[int] = []
-    for text in ("the", "b" * 60, "c"):
+    left: list[int] = []  # tokens that were not fed
+    for text in ("b" * 150, "cd" * 20, "a"):
         ids = [t.id for t in talk.say(text) if t.id >= 0]
         held = model._held
         assert held is not None
         sizes.append(held.size)
-    assert sizes == [128, 256, 256]
+        prompt = chat_prompt(model.tokenizer, talk.messages[:-1])
+        tokens = len(model.tokenizer.encode(prompt, special=True))
+        left.append(tokens - model.timings.prompt_tokens)
+    assert sizes[0] == 256
+    assert sizes[-1] == 512
+    assert left[0] == 0
+    assert left[sizes.index(512)] > 0  # what the smaller caches held
     assert ids == whole(model, talk, 8).tokens
 
 
