@@ -185,6 +185,8 @@ class _Lowering:
                     return made
         if isinstance(node.op, Constant) and kind is OpClass.BOUNDARY:
             values.remember_constant(node)
+        if kind is OpClass.DATA_MOVEMENT and not self._chooser.lowers_reductions:
+            values.remember_moved(node)
         op = node.op
         inner = inner_graphs(op)
         if isinstance(op, _NESTING) and any(self._done[g] is not g for g in inner):
@@ -213,6 +215,8 @@ class _Lowering:
             already = all(values.is_low(v, dtype) for v in floats)
             if not already and (flow.is_read_whole(node) or _shrinks(node)):
                 return None
+        if not forced and self._would_overflow(node, kind, dtype, values):
+            return None
         op = _accumulating(node.op)
         if op is None:
             return None
@@ -220,6 +224,17 @@ class _Lowering:
         inputs = [values.get(v, dtype if v.type.dtype is DType.F32 else None) for v in node.inputs]
         self._note_overflow(node, dtype, values)
         return make_node(op, inputs, node.location)
+
+    def _would_overflow(self, node: Node, kind: OpClass, dtype: DType, values: _Versions) -> bool:
+        """Whether a step reads a constant that would be infinite: zero times it would be NaN.
+
+        A policy that lowers reductions too lowers everything, and says so.
+        """
+        if self._chooser.lowers_reductions:
+            return False
+        if kind not in (OpClass.ELEMENTWISE, OpClass.DATA_MOVEMENT):
+            return False
+        return any(values.is_beyond(v, dtype) for v in node.inputs)
 
     def _rounded(self, node: Node, dtype: DType, values: _Versions) -> Node:
         """A reduction of rounded operands, computed in f32, whose results are rounded."""
@@ -316,6 +331,19 @@ class _Versions:
             beyond = np.isfinite(sizes) & (sizes > _LARGEST_F16)
             if beyond.any():
                 self._beyond[node.results[0]] = (int(beyond.sum()), float(sizes[beyond].max()))
+
+    def remember_moved(self, node: Node) -> None:
+        """The results of a node that stays in f32 hold what its constants hold."""
+        for value in node.inputs:
+            if value in self._beyond:
+                self._beyond.update(dict.fromkeys(node.results, self._beyond[value]))
+
+    def is_beyond(self, value: Value, dtype: DType) -> bool:
+        """Whether an element of a constant is finite and would not be in a dtype."""
+        if value not in self._beyond:
+            return False
+        with np.errstate(over="ignore"):
+            return bool(np.isinf(np.float32(self._beyond[value][1]).astype(dtype.numpy)))
 
     def beyond_f16(self, value: Value) -> tuple[int, float]:
         """How many elements of a constant f16 cannot hold, and the largest."""

@@ -23,6 +23,7 @@ from rlx.ops.indexing import GatherGeneral, IndexMode, Take
 from rlx.ops.io import Input
 from rlx.ops.normalization import LayerNorm
 from rlx.ops.reduction import Mean, ReduceMax, ReduceSum
+from rlx.ops.shape import BroadcastInDim
 from rlx.ops.transcendental import Rsqrt
 from rlx.options.precision import OpClass, Precision, PrecisionPolicy, effective
 from rlx.passes import ApplyPrecision, PassContext
@@ -322,3 +323,16 @@ def test_a_gather_fills_with_a_number_of_the_low_dtype(rng: np.random.Generator)
     found, wanted = (interpret(g, given)[0] for g in (made, graph))
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
     assert found[1].tolist() == [-2.5, -2.5, -2.5]
+
+
+@pytest.mark.parametrize("policy", SAFE)
+def test_a_large_negative_mask_stays_finite(policy: PrecisionPolicy) -> None:
+    b = rlx.GraphBuilder("mask")
+    mask = b.input("mask", "f32[2, 3]")
+    lowest = b.constant(np.float32(np.finfo(np.float32).min))
+    every = BroadcastInDim(shape=(2, 3), broadcast_dimensions=())(lowest)
+    graph = b.build(((1.0 - mask) * every).softmax(axis=-1))
+    made, _ = lowered(graph, policy)
+    given = {"mask": np.array([[1, 1, 0], [1, 1, 1]], np.float32)}
+    (found,) = interpret(made, given)
+    np.testing.assert_allclose(found, [[0.5, 0.5, 0.0], [1 / 3] * 3], rtol=1e-2)
