@@ -8,8 +8,9 @@
 //   zero's share are then fused with f32 sums, stretch by stretch of k. The order depends on the
 //   sizes of the weights alone: not on the number of threads, of rows of x or the vectors' width.
 // Algorithm: x is rounded once. Weights are read from end to end, a block of rows of them at a time,
-//   for up to four rows of x in registers; scales and sums lie in the order in which columns come
-//   out (columns_int8_tiles.h). Columns that do not fill a line are copied into one.
+//   for up to four rows of x in registers; for more, a line of them is unpacked into the first-level
+//   cache. Scales and sums lie in the order in which columns come out (columns_int8_tiles.h).
+//   Columns that do not fill a line are copied into one.
 #ifndef RLX_KERNELS_COLUMNS_INT8_H_
 #define RLX_KERNELS_COLUMNS_INT8_H_
 
@@ -32,8 +33,8 @@ namespace columns {
 
 constexpr int64_t kMostBlock = 256;  // rows that share a scale of x
 constexpr int kMostX = 4;            // rows of x that are taken at once
-constexpr int64_t kChunk = 8;        // and whose sums lie side by side
-constexpr int64_t kStretches = 8;    // of k, each with sums of its own
+constexpr int64_t kChunk = 16;       // and whose sums lie side by side
+constexpr int64_t kStretches = 4;    // of k, each with sums of its own
 constexpr int64_t kWidest = 4096;    // columns of a piece
 constexpr int64_t kLeastWork = 1 << 17;  // products that are worth a piece
 constexpr int64_t kNear = 256;  // bytes of each row that are fetched before they are taken
@@ -111,21 +112,24 @@ struct Way {
   static constexpr int64_t kColumns = kNibbles ? 64 : 32;
   static constexpr int64_t Place(int64_t column) { return column; }
   static void TurnLine(const float* in, float* out) { std::copy(in, in + kColumns, out); }
-  static void Add(int64_t count, const Rows8& rows, const Scales& scales, const Inputs8& x) {
+  static void Add(int64_t count, const Rows8& rows, const Scales& scales, const Inputs8* x) {
+    for (int64_t m = 0; m < count; ++m) AddOne(rows, scales, x[m / kMostX], m % kMostX);
+  }
+
+ private:
+  static void AddOne(const Rows8& rows, const Scales& scales, const Inputs8& x, int64_t m) {
     for (int64_t c = 0; c < rows.lines * kColumns; ++c) {
-      int32_t sums[kMostX] = {};
+      int32_t codes = 0;
       const uint8_t* p = rows.data + (kNibbles ? c / 2 : c);
       for (int64_t r = 0; r < rows.rows; ++r, p += rows.stride) {
         const int32_t code = kNibbles ? *p >> (c % 2 * 4) & 15 : static_cast<int8_t>(*p);
-        for (int64_t m = 0; m < count; ++m) sums[m] += code * x.codes[m][r];
+        codes += code * x.codes[m][r];
       }
-      for (int64_t m = 0; m < count; ++m) {
-        auto sum = static_cast<float>(sums[m]);
-        if (scales.zero != nullptr) {
-          sum = std::fma(-scales.zero[c], static_cast<float>(x.total[m]), sum);
-        }
-        x.acc[m][c] = std::fma(sum, scales.scale[c] * x.scale[m], x.acc[m][c]);
+      auto sum = static_cast<float>(codes);
+      if (scales.zero != nullptr) {
+        sum = std::fma(-scales.zero[c], static_cast<float>(x.total[m]), sum);
       }
+      x.acc[m][c] = std::fma(sum, scales.scale[c] * x.scale[m], x.acc[m][c]);
     }
   }
 };
@@ -222,18 +226,16 @@ void AddPiece8(const blocks::ColumnsOfCodes<kNibbles>& w, int64_t k, const Round
       }
       rows = {copies.get(), line_bytes, rows.rows, piece.lines};
     }
-    for (int64_t m = 0; m < count; m += kMostX) {
-      const int64_t taken = std::min<int64_t>(kMostX, count - m);
-      Inputs8 in = {};
-      for (int64_t i = 0; i < taken; ++i) {
-        const int64_t of = (first + m + i) * x.blocks + b;
-        in.codes[i] = x.codes.get() + of * x.block;
-        in.scale[i] = x.scale[of];
-        in.total[i] = x.total[of];
-        in.acc[i] = acc + (m + i) * acc_stride;
-      }
-      Way::Add(taken, rows, {scale, zero}, in);
+    Inputs8 in[kChunk / kMostX] = {};
+    for (int64_t m = 0; m < count; ++m) {
+      Inputs8& some = in[m / kMostX];
+      const int64_t i = m % kMostX, of = (first + m) * x.blocks + b;
+      some.codes[i] = x.codes.get() + of * x.block;
+      some.scale[i] = x.scale[of];
+      some.total[i] = x.total[of];
+      some.acc[i] = acc + m * acc_stride;
     }
+    Way::Add(count, rows, {scale, zero}, in);
   }
 }
 
@@ -246,10 +248,10 @@ void Product8(const Pool& pool, const blocks::ColumnsOfCodes<kNibbles>& w, int64
   const int64_t full = w.cols / Way::kColumns;
   const int64_t wanted = std::clamp<int64_t>(k * w.cols / kLeastWork, 1, kStretches);
   const int64_t depth = std::max<int64_t>((x.blocks + wanted - 1) / wanted, 1);
-  const int64_t down = (x.blocks + depth - 1) / depth;
+  const int64_t down = std::max<int64_t>((x.blocks + depth - 1) / depth, 1);
   // Every thread has some pieces; sums do not depend on how columns are cut.
   const int64_t least = std::max((w.cols + kWidest - 1) / kWidest,
-                                 wanted < kStretches ? 1 : 2 * pool.Threads() / kStretches);
+                                 wanted < kStretches ? 1 : 4 * pool.Threads() / kStretches);
   const int64_t width = std::max<int64_t>((full + least - 1) / least, 1);
   const int64_t across = (full + width - 1) / width;
   const int64_t pieces = across + (lines - full);

@@ -19,6 +19,7 @@ constexpr int kLanes = 16;
 RLX_INT8_TARGET inline Ints Load(const void* p) { return _mm512_loadu_si512(p); }
 RLX_INT8_TARGET inline Floats LoadFloats(const float* p) { return _mm512_loadu_ps(p); }
 RLX_INT8_TARGET inline void Store(Floats v, float* p) { _mm512_storeu_ps(p, v); }
+RLX_INT8_TARGET inline void Put(Ints v, void* p) { _mm512_store_si512(p, v); }
 RLX_INT8_TARGET inline Ints All(int32_t v) { return _mm512_set1_epi32(v); }
 RLX_INT8_TARGET inline Floats AllFloats(float v) { return _mm512_set1_ps(v); }
 RLX_INT8_TARGET inline Ints LowOf8(Ints a, Ints b) { return _mm512_unpacklo_epi8(a, b); }
@@ -48,6 +49,9 @@ RLX_INT8_TARGET inline Ints Load(const void* p) {
 }
 RLX_INT8_TARGET inline Floats LoadFloats(const float* p) { return _mm256_loadu_ps(p); }
 RLX_INT8_TARGET inline void Store(Floats v, float* p) { _mm256_storeu_ps(p, v); }
+RLX_INT8_TARGET inline void Put(Ints v, void* p) {
+  _mm256_store_si256(static_cast<__m256i*>(p), v);
+}
 RLX_INT8_TARGET inline Ints All(int32_t v) { return _mm256_set1_epi32(v); }
 RLX_INT8_TARGET inline Floats AllFloats(float v) { return _mm256_set1_ps(v); }
 RLX_INT8_TARGET inline Ints LowOf8(Ints a, Ints b) { return _mm256_unpacklo_epi8(a, b); }
@@ -73,7 +77,10 @@ RLX_INT8_TARGET inline Floats Less(Floats a, Floats b, Floats c) {
 constexpr int64_t kLineBytes = 4 * kLanes;  // of a row
 
 template <bool kNibbles>
-constexpr int64_t kLineColumns = kNibbles ? 2 * kLineBytes : kLineBytes;
+constexpr int kLineVectors = kNibbles ? 8 : 4;  // of its columns
+
+template <bool kNibbles>
+constexpr int64_t kLineColumns = kLineVectors<kNibbles> * kLanes;
 
 // What is added to signed codes, so that they have no sign.
 template <bool kNibbles>
@@ -148,10 +155,9 @@ RLX_INT8_TARGET inline void Turn(const float* in, float* out) {
 #endif
 }
 
-// sums[m] += x[m] . four rows, for vectors [kPart * kVectors, (kPart + 1) * kVectors) of a line.
-template <bool kNibbles, int kX, int kVectors, int kPart>
-RLX_INT8_TARGET inline void AddFour(const uint8_t* const* row, const Inputs8& x, int64_t at,
-                                    Ints (*sums)[kVectors]) {
+// The codes of four rows, a lane for each column, of the half line kPart or of a whole one.
+template <bool kNibbles, int kVectors, int kPart>
+RLX_INT8_TARGET inline void JoinFour(const uint8_t* const* row, Ints* codes) {
   Ints four[4];
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
@@ -162,8 +168,7 @@ RLX_INT8_TARGET inline void AddFour(const uint8_t* const* row, const Inputs8& x,
     if constexpr (!kNibbles) four[r] = _mm256_xor_si256(four[r], _mm256_set1_epi8(-128));
 #endif
   }
-  Ints codes[kVectors];
-  constexpr int kHalves = kNibbles && kVectors == 4 ? 1 : 2;  // of a line
+  constexpr int kHalves = kNibbles && kVectors == 4 ? 1 : 2;
 #pragma GCC unroll 2
   for (int h = 0; h < kHalves; ++h) {
     const bool low = kHalves == 2 ? h == 0 : kPart == 0;
@@ -180,6 +185,55 @@ RLX_INT8_TARGET inline void AddFour(const uint8_t* const* row, const Inputs8& x,
       codes[2 * h + 1] = b;
     }
   }
+}
+
+// Where codes come from: four rows after four of a line, where they lie.
+template <bool kNibbles, int kVectors, int kPart>
+struct FromRows {
+  static constexpr bool kWhole = false;  // whether the number of rows is a multiple of four
+  RLX_INT8_TARGET FromRows(const Rows8& rows, int64_t line)
+      : rows(rows), p(rows.data + line * kLineBytes) {
+    // Past the end of these rows begin those that follow.
+    const int64_t left = (rows.lines - line) * kLineBytes;
+    ahead = kNear < left ? kNear : kNear - rows.lines * kLineBytes + rows.rows * rows.stride;
+  }
+  RLX_INT8_TARGET void Get(int64_t, Ints* codes) {
+    const uint8_t* row[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      row[i] = p + i * rows.stride;
+      if constexpr (kPart == 0) __builtin_prefetch(row[i] + ahead);
+    }
+    JoinFour<kNibbles, kVectors, kPart>(row, codes);
+    p += 4 * rows.stride;
+  }
+  // Fewer than four rows; x has zeros where there is none: any will do.
+  RLX_INT8_TARGET void GetLast(int64_t at, Ints* codes) const {
+    const uint8_t* row[4];
+    for (int i = 0; i < 4; ++i) row[i] = at + i < rows.rows ? p + i * rows.stride : p;
+    JoinFour<kNibbles, kVectors, kPart>(row, codes);
+  }
+  const Rows8 rows;
+  const uint8_t* p;
+  int64_t ahead;
+};
+
+// Or what they were joined to, for more rows of x.
+template <bool kNibbles, int kVectors, int kPart>
+struct FromJoined {
+  static constexpr bool kWhole = true;
+  RLX_INT8_TARGET void Get(int64_t at, Ints* codes) const {
+    const uint8_t* from = joined + (at / 4 * kLineVectors<kNibbles> + kPart * kVectors) * kLineBytes;
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) codes[v] = Load(from + v * kLineBytes);
+  }
+  const uint8_t* joined;
+};
+
+// sums[m] += x[m] . codes of four rows.
+template <bool kNibbles, int kX, int kVectors>
+RLX_INT8_TARGET inline void AddFour(const Ints* codes, const Inputs8& x, int64_t at,
+                                    Ints (*sums)[kVectors]) {
 #pragma GCC unroll 4
   for (int m = 0; m < kX; ++m) {
     int32_t bytes;
@@ -190,8 +244,9 @@ RLX_INT8_TARGET inline void AddFour(const uint8_t* const* row, const Inputs8& x,
   }
 }
 
-template <bool kNibbles, int kX, int kVectors, int kPart>
-RLX_INT8_TARGET inline void AddPart(const Rows8& rows, int64_t line, const Scales& scales,
+// acc[m] += x[m] . rows, for vectors [kPart * kVectors, (kPart + 1) * kVectors) of a line.
+template <bool kNibbles, int kX, int kVectors, int kPart, typename From>
+RLX_INT8_TARGET __attribute__((always_inline)) inline void AddPart(From from, int64_t rows, int64_t line, const Scales& scales,
                                     const Inputs8& x) {
   Ints sums[kX][kVectors];
 #pragma GCC unroll 4
@@ -200,27 +255,19 @@ RLX_INT8_TARGET inline void AddPart(const Rows8& rows, int64_t line, const Scale
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sums[m][v] = start;
   }
-  const uint8_t* p = rows.data + line * kLineBytes;
-  // Past the end of these rows begin those that follow.
-  const int64_t left = (rows.lines - line) * kLineBytes;
-  const int64_t ahead =
-      kNear < left ? kNear : kNear - rows.lines * kLineBytes + rows.rows * rows.stride;
+  Ints codes[kVectors];
   int64_t r = 0;
-  for (; r + 4 <= rows.rows; r += 4, p += 4 * rows.stride) {
-    const uint8_t* row[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      row[i] = p + i * rows.stride;
-      if constexpr (kPart == 0) __builtin_prefetch(row[i] + ahead);
+  for (; r + 4 <= rows; r += 4) {
+    from.Get(r, codes);
+    AddFour<kNibbles, kX, kVectors>(codes, x, r, sums);
+  }
+  if constexpr (!From::kWhole) {
+    if (r < rows) {
+      from.GetLast(r, codes);
+      AddFour<kNibbles, kX, kVectors>(codes, x, r, sums);
     }
-    AddFour<kNibbles, kX, kVectors, kPart>(row, x, r, sums);
   }
-  if (r < rows.rows) {  // x has zeros where there is no row: any will do
-    const uint8_t* row[4];
-    for (int i = 0; i < 4; ++i) row[i] = r + i < rows.rows ? p + i * rows.stride : p;
-    AddFour<kNibbles, kX, kVectors, kPart>(row, x, r, sums);
-  }
-  const int64_t column = line * kLineColumns<kNibbles> + kPart * kVectors * kLanes;
+  const int64_t column = (line * kLineVectors<kNibbles> + kPart * kVectors) * kLanes;
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
     const int64_t at = column + v * kLanes;
@@ -241,13 +288,54 @@ RLX_INT8_TARGET inline void AddPart(const Rows8& rows, int64_t line, const Scale
 template <bool kNibbles, int kX>
 RLX_INT8_TARGET void AddBlock(const Rows8& rows, const Scales& scales, const Inputs8& x) {
   for (int64_t line = 0; line < rows.lines; ++line) {
-    if constexpr (!kNibbles) {
-      AddPart<false, kX, 4, 0>(rows, line, scales, x);
-    } else if constexpr (kX <= 2) {
-      AddPart<true, kX, 8, 0>(rows, line, scales, x);
+    if constexpr (!kNibbles || kX <= 2) {
+      constexpr int kAll = kLineVectors<kNibbles>;
+      AddPart<kNibbles, kX, kAll, 0>(FromRows<kNibbles, kAll, 0>(rows, line), rows.rows, line,
+                                     scales, x);
     } else {  // so many sums do not fit into registers
-      AddPart<true, kX, 4, 0>(rows, line, scales, x);
-      AddPart<true, kX, 4, 1>(rows, line, scales, x);
+      AddPart<kNibbles, kX, 4, 0>(FromRows<true, 4, 0>(rows, line), rows.rows, line, scales, x);
+      AddPart<kNibbles, kX, 4, 1>(FromRows<true, 4, 1>(rows, line), rows.rows, line, scales, x);
+    }
+  }
+}
+
+// The same for one line of rows that are joined.
+template <bool kNibbles, int kX>
+RLX_INT8_TARGET void AddJoined(const uint8_t* joined, int64_t rows, int64_t line,
+                               const Scales& scales, const Inputs8& x) {
+  AddPart<kNibbles, kX, 4, 0>(FromJoined<kNibbles, 4, 0>{joined}, rows, line, scales, x);
+  if constexpr (kNibbles) {
+    AddPart<kNibbles, kX, 4, 1>(FromJoined<kNibbles, 4, 1>{joined}, rows, line, scales, x);
+  }
+}
+
+// The same for any number of rows of x, kMostX in each of `x` but perhaps the last.
+template <bool kNibbles>
+RLX_INT8_TARGET void AddMany(int64_t count, const Rows8& rows, const Scales& scales,
+                             const Inputs8* x) {
+  constexpr int kAll = kLineVectors<kNibbles>;
+  alignas(64) uint8_t joined[kMostBlock / 4 * kAll * kLineBytes];
+  for (int64_t line = 0; line < rows.lines; ++line) {
+    FromRows<kNibbles, kAll, 0> from(rows, line);
+    for (int64_t r = 0; r < rows.rows; r += 4) {
+      Ints codes[kAll];
+      if (r + 4 <= rows.rows) {
+        from.Get(r, codes);
+      } else {
+        from.GetLast(r, codes);
+      }
+#pragma GCC unroll 8
+      for (int v = 0; v < kAll; ++v) Put(codes[v], joined + (r / 4 * kAll + v) * kLineBytes);
+    }
+    for (int64_t m = 0; m < count; m += kMostX) {
+      const Inputs8& some = x[m / kMostX];
+      const int64_t whole = (rows.rows + 3) / 4 * 4;
+      switch (count - m) {
+        case 1: AddJoined<kNibbles, 1>(joined, whole, line, scales, some); break;
+        case 2: AddJoined<kNibbles, 2>(joined, whole, line, scales, some); break;
+        case 3: AddJoined<kNibbles, 3>(joined, whole, line, scales, some); break;
+        default: AddJoined<kNibbles, 4>(joined, whole, line, scales, some);
+      }
     }
   }
 }
@@ -259,12 +347,13 @@ struct Way {
   static constexpr int64_t kColumns = kLineColumns<kNibbles>;
   static constexpr int64_t Place(int64_t column) { return PlaceOf<kNibbles>(column); }
   static void TurnLine(const float* in, float* out) { Turn<kNibbles>(in, out); }
-  static void Add(int64_t count, const Rows8& rows, const Scales& scales, const Inputs8& x) {
+  static void Add(int64_t count, const Rows8& rows, const Scales& scales, const Inputs8* x) {
     switch (count) {
-      case 1: return AddBlock<kNibbles, 1>(rows, scales, x);
-      case 2: return AddBlock<kNibbles, 2>(rows, scales, x);
-      case 3: return AddBlock<kNibbles, 3>(rows, scales, x);
-      default: return AddBlock<kNibbles, 4>(rows, scales, x);
+      case 1: return AddBlock<kNibbles, 1>(rows, scales, *x);
+      case 2: return AddBlock<kNibbles, 2>(rows, scales, *x);
+      case 3: return AddBlock<kNibbles, 3>(rows, scales, *x);
+      case 4: return AddBlock<kNibbles, 4>(rows, scales, *x);
+      default: return AddMany<kNibbles>(count, rows, scales, x);
     }
   }
 };

@@ -220,29 +220,37 @@ struct Sixteens<Iq4Xs> {
 
 enum class Byte { kE4m3, kE5m2 };
 
-// to[i] = the number of byte i.
+// to[i] = the number of byte i, for eight of them.
+template <Byte kByte>
+void WidenEight(const uint8_t* from, float* to) {
+#if defined(__AVX2__) && defined(__F16C__)
+  int64_t bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  const __m128i wide = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(bytes));
+  if constexpr (kByte == Byte::kE5m2) {
+    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_slli_epi16(wide, 8)));
+  } else {
+    const __m128i sign = _mm_set1_epi16(static_cast<int16_t>(0x8000));
+    const __m128i rest = _mm_set1_epi16(0x3f80);
+    const __m256 nan = _mm256_set1_ps(std::numeric_limits<float>::quiet_NaN());
+    const __m128i fields = _mm_and_si128(_mm_slli_epi16(wide, 7), rest);
+    const __m128i half = _mm_or_si128(_mm_and_si128(_mm_slli_epi16(wide, 8), sign), fields);
+    const __m256i ones = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(fields, rest));
+    const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+    _mm256_storeu_ps(to, _mm256_blendv_ps(value, nan, _mm256_castsi256_ps(ones)));
+  }
+#else
+  for (int i = 0; i < 8; ++i) {
+    to[i] = kByte == Byte::kE5m2 ? FromE5m2(from[i]) : FromE4m3(from[i]);
+  }
+#endif
+}
+
+// The same for any number.
 template <Byte kByte>
 void WidenBytes(const uint8_t* from, int64_t count, float* to) {
   int64_t i = 0;
-#if defined(__AVX2__) && defined(__F16C__)
-  const __m128i sign = _mm_set1_epi16(static_cast<int16_t>(0x8000));
-  const __m128i rest = _mm_set1_epi16(0x3f80);
-  const __m256 nan = _mm256_set1_ps(std::numeric_limits<float>::quiet_NaN());
-  for (; i + 8 <= count; i += 8) {
-    int64_t bytes;
-    std::memcpy(&bytes, from + i, sizeof(bytes));
-    const __m128i wide = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(bytes));
-    if constexpr (kByte == Byte::kE5m2) {
-      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_slli_epi16(wide, 8)));
-    } else {
-      const __m128i fields = _mm_and_si128(_mm_slli_epi16(wide, 7), rest);
-      const __m128i half = _mm_or_si128(_mm_and_si128(_mm_slli_epi16(wide, 8), sign), fields);
-      const __m256i ones = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(fields, rest));
-      const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
-      _mm256_storeu_ps(to + i, _mm256_blendv_ps(value, nan, _mm256_castsi256_ps(ones)));
-    }
-  }
-#endif
+  for (; i + 8 <= count; i += 8) WidenEight<kByte>(from + i, to + i);
   for (; i < count; ++i) to[i] = kByte == Byte::kE5m2 ? FromE5m2(from[i]) : FromE4m3(from[i]);
 }
 

@@ -95,7 +95,7 @@ struct RowsOfMx {
       PutSigned(LookUp(kE2m1Doubled, second), half, out + 16);
     } else {
       const float whole = PowerOfTwo<0>(scale);
-      WidenBytes<Byte::kE4m3>(p, kMxTaken, out);
+      for (int64_t c = 0; c < kMxTaken; c += 8) WidenEight<Byte::kE4m3>(p + c, out + c);
       for (int64_t c = 0; c < kMxTaken; ++c) out[c] *= whole;
     }
   }

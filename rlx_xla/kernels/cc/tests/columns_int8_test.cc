@@ -113,7 +113,9 @@ void TestSizes() {
     }
   }
   if (!kNibbles) Check<kNibbles>(2, 70, 33, 32, true);
-  Check<kNibbles>(9, 1100, 130, 32, true);     // some stretches and chunks
+  Check<kNibbles>(2, 0, 130, 32, true);  // a sum of nothing
+  for (int64_t rows : {5, 6, 7, 8, 18}) Check<kNibbles>(rows, 67, 130, 32, true);
+  Check<kNibbles>(9, 1100, 130, 32, true);     // some stretches
   Check<kNibbles>(3, 1100, 66, 1024, false);   // blocks of x are smaller than those of weights
   Check<kNibbles>(2, 640, 34, 320, true);
   Check<kNibbles>(2, 40, 4300, 32, false);  // pieces of columns
