@@ -143,13 +143,14 @@ void WithType(ElementType type, const F& f) {
   }
 }
 
-// Whether x[i] = i throughout.
-inline bool CountsUp(const uint32_t* x, int64_t n) {
+// Whether x[i] = x[0] + i * step throughout, as 32-bit numbers wrap.
+inline bool IsProgression(const uint32_t* x, int64_t n, uint32_t* step) {
   constexpr int64_t kStep = 64;
+  *step = n > 1 ? x[1] - x[0] : 0;
   for (int64_t begin = 0; begin < n; begin += kStep) {
     const int64_t end = std::min(begin + kStep, n);
     bool good = true;
-    for (int64_t i = begin; i < end; ++i) good &= x[i] == static_cast<uint32_t>(i);
+    for (int64_t i = begin; i < end; ++i) good &= x[i] == x[0] + static_cast<uint32_t>(i) * *step;
     if (!good) return false;
   }
   return true;

@@ -302,9 +302,11 @@ class LaneSorter {
     T* out = static_cast<T*>(to);
     const uint32_t* order = order_.get();
     if constexpr (std::is_same_v<T, uint32_t>) {
-      // The usual companion of a key is the position itself.
-      if (CountsUp(in, n_)) {
-        std::memcpy(out, order, sizeof(T) * n_);
+      // The usual companion of a key is the position, from either end.
+      uint32_t step;
+      if (IsProgression(in, n_, &step)) {
+        const uint32_t first = in[0];
+        for (int64_t i = 0; i < n_; ++i) out[i] = first + order[i] * step;
         return;
       }
     }

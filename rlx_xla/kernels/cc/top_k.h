@@ -38,7 +38,9 @@ int32_t KeyOf(T x) {
   constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
   const Bits bits = BitCast<Bits>(x);
   if constexpr (kIsFloat<T>) {
-    const Signed key = static_cast<Signed>(BitCast<Signed>(bits) < 0 ? bits ^ kMagnitude : bits);
+    // Without a choice, which would become a branch that nobody can predict.
+    const Bits sign = static_cast<Bits>(BitCast<Signed>(bits) >> (8 * sizeof(T) - 1));
+    const Signed key = BitCast<Signed>(static_cast<Bits>(bits ^ (sign & kMagnitude)));
     if constexpr (kNanIsLowest) {
       constexpr Signed kLowest = static_cast<Signed>(-kInfinityBits<T> - 1);  // of -inf
       return static_cast<Bits>(bits & kMagnitude) > kInfinityBits<T> ? kLowest : key;

@@ -209,6 +209,30 @@ void TestHardRows() {
   }
 }
 
+// A companion that counts down, from any number; and one that does so but for one place.
+void TestCountsDown() {
+  for (int64_t n : {2, 63, 64, 300, 70000}) {
+    for (bool broken : {false, true}) {
+      auto key = Exactly<float>(n), key_out = Exactly<float>(n);
+      auto index = Exactly<int32_t>(n), index_out = Exactly<int32_t>(n);
+      for (int64_t i = 0; i < n; ++i) {
+        key[i] = static_cast<float>(NextRandom() % 1000);
+        index[i] = static_cast<int32_t>(n + 5 - i);
+      }
+      if (broken) index[NextRandom() % n] = -3;
+      std::vector<int32_t> order(n);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int32_t a, int32_t b) { return key[a] < key[b]; });
+      const std::vector<rlx::SortOperand> operands = {
+          {key.get(), key_out.get(), 4, ElementType::kF32},
+          {index.get(), index_out.get(), 4, ElementType::kI32}};
+      SortAny(rlx::sort::Alone{}, operands, 1, n, 1, 1);
+      for (int64_t i = 0; i < n; ++i) CHECK(index_out[i] == index[order[i]]);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -225,6 +249,7 @@ int main() {
   TestType<float>(ElementType::kF32);
   TestType<double>(ElementType::kF64);
   TestManyOperands();
+  TestCountsDown();
   // First as this CPU does it, then as others do.
   for (bool wide : {true, false}) {
     rlx::matmul::allow_avx512 = wide;
@@ -241,6 +266,7 @@ int main() {
   TestType<int64_t>(ElementType::kI64);
   TestType<uint8_t>(ElementType::kU8);
   TestManyOperands();
+  TestCountsDown();
   std::puts("sort: ok");
   return 0;
 }
