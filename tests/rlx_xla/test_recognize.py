@@ -64,7 +64,8 @@ ALL_LOOKALIKES = [
     *USER_LOOKALIKES,
     *LOOP_LOOKALIKES,
 ]
-LOOPS = ("selective_scan", "gated_delta_net", "lstm", "gru", "rnn")
+CELLS = ("lstm", "gru", "rnn")
+LOOPS = ("selective_scan", "gated_delta_net", *CELLS)
 STEPS_BEFORE = (InlineCalls(), Canonicalize(), EliminateCommonSubexpressions(), StreamLoops())
 STEPS = 6
 """Steps of the loops among the ways, whose roundings add up."""
@@ -124,7 +125,7 @@ def _found(graph: Graph) -> tuple[Graph, RecognitionReport]:
     made = Recognize().run(graph, ctx)
     report = ctx.found
     assert isinstance(report, RecognitionReport)
-    assert [n for n in ctx.notes if "loops of several cells" not in n] == report.lines()
+    assert [n for n in ctx.notes if "loops are taken apart" not in n] == report.lines()
     return made, report
 
 
@@ -200,6 +201,8 @@ def _assert_as_good(source: Any, found: Any, exact: Any, way: Way, scores: float
     errors = (np.abs(values[finite] - exact).max() for values in (source, found))
     from_source, from_found = errors
     steps = STEPS if any(name in way.counts for name in LOOPS) else 1
+    if any(name in way.counts for name in CELLS):  # small states come of sums that are not
+        ulp = max(ulp, float(jnp.finfo(dtype).eps))
     assert from_found <= from_source + 2 * ulp * scores * steps
 
 

@@ -75,7 +75,7 @@ class Recognize(AbstractPass):
         strict = ctx.options.strict
         graph, split = take_apart(graph, lambda inner: self._cells(inner, ctx))
         if split:
-            ctx.note(f"{split} loops of several cells are loops of one each")
+            ctx.note(f"{split} loops are taken apart: a loop for each cell, and none for the rest")
         for families in STAGES:
             merged = _useful(families, graph)
             if not merged:
