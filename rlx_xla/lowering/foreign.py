@@ -21,6 +21,10 @@ MAX_TENSOR_BYTES = 2**40
 """A tensor that claims more than this is refused; elements count as 16 bytes."""
 
 _TENSOR = re.compile(r"(?:tensor|memref|vector)<([0-9x?* ]*)")
+_QUOTED = re.compile(r'//[^\n]*|(@|= |loc\()?"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+"""A comment, or a string with what stands before values, symbols and locations."""
+
+_ESCAPES = re.compile(r"\\\\|((?:\\[0-9A-Fa-f]{2})+)")
 _DANGEROUS = frozenset({"stablehlo.custom_call", "stablehlo.infeed", "stablehlo.outfeed",
                         "stablehlo.send", "stablehlo.recv"})  # fmt: skip
 
@@ -33,7 +37,8 @@ def check_text(text: str, where: str) -> None:
         where: named in errors.
 
     Raises:
-        FormatError: the text is too long, or bytecode, or a tensor claims an absurd size.
+        FormatError: the text is too long, or bytecode, a tensor claims an absurd size, or an
+            attribute's name is no UTF-8, which ends the process where Python asks MLIR for it.
     """
     if len(text) > MAX_TEXT:
         raise FormatError(
@@ -48,6 +53,24 @@ def check_text(text: str, where: str) -> None:
                 f"{where}: a tensor may hold at most {MAX_TENSOR_BYTES:,} bytes; found "
                 f"{match.group(0)[:80]}…>."
             )
+    if "\\" in text:
+        _require_utf8_keys(text, where)
+
+
+def _require_utf8_keys(text: str, where: str) -> None:
+    """Refuse bytes (written as backslash and two digits) that are no UTF-8 in attributes' names."""
+    for quoted in _QUOTED.finditer(text):
+        if quoted[1] is not None or "\\" not in (quoted[2] or ""):
+            continue
+        runs = [match[1] for match in _ESCAPES.finditer(quoted[2]) if match[1]]
+        try:
+            for run in runs:
+                bytes.fromhex(run.replace("\\", "")).decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"{where}: names of attributes are required to be UTF-8; found "
+                f'"{quoted[2][:80]}". The file is damaged: export it again.'
+            ) from error
 
 
 def parse(text: str, where: str, context: ir.Context) -> ir.Module:

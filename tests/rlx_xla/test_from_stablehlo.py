@@ -390,6 +390,43 @@ def test_a_reader_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         rlx_xla.from_stablehlo(mlir.BYTECODE_MAGIC + b"\0" * 100)
 
 
+NAMED = r"""
+module {
+  func.func public @main(%x: tensor<2xf32> {NAME}) -> tensor<2xf32> {
+    %0 = stablehlo.custom_call @mine(%x) {backend_config = "\00\FF\FE"} :
+      (tensor<2xf32>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        (r'"jax.\FF"', True),
+        (r'"jax.\C3" = 1 : i32', True),
+        (r'b = 1 : i32, "\E2\82"', True),
+        ('// an odd quote: "\n' + r'"\FF"', True),
+        (r'"jax.\C3\A9"', False),
+        (r'"jax.\\FF" = "\FF"', False),
+        (r'jax.arg_info = "\FF"', False),
+    ],
+)
+def test_names_of_attributes_that_are_no_utf8_are_refused(name: str, bad: bool) -> None:
+    text = NAMED.replace("NAME", name)
+    if not bad:
+        graph = rlx_xla.from_stablehlo(text, allow_custom_calls={"mine"})
+        assert [str(v.type) for v in graph.inputs] == ["f32[2]"]
+        return
+    with pytest.raises(
+        FormatError,
+        match=r'^from_stablehlo: names of attributes are required to be UTF-8; found ".*"\. '
+        r"The file is damaged: export it again\.$",
+    ):
+        rlx_xla.from_stablehlo(text, allow_custom_calls={"mine"})
+
+
 def mutants(data: bytes, count: int, seed: int) -> list[bytes]:
     chance = random.Random(seed)
     found: list[bytes] = []
