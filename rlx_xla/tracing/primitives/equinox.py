@@ -1,4 +1,4 @@
-"""Primitives of equinox that only say how JAX may transform a value.
+"""Primitives of equinox that only say how JAX may transform a value or a function.
 
 XLA gets their Python implementation, so their graph is that of the implementation: mostly the
 operand itself. What they forbid (a gradient, a batch) is not kept in the graph.
@@ -18,6 +18,7 @@ from rlx_xla.tracing.registry import traces
 
 
 @traces(
+    "linear_solve",  # lineax's, which equinox makes
     "maybe_set",
     "nonbatchable",
     "nondifferentiable_backward",
