@@ -33,7 +33,7 @@ def chat(
     temperature: Temperature = 0.7,
     top_p: TopP = 0.95,
     seed: Seed = 0,
-    inputs: Inputs = "int8",
+    inputs: Inputs = None,
     weights: Weights = None,
     device: Device = "cpu",
     threads: Threads = None,

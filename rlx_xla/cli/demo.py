@@ -158,8 +158,7 @@ def continuation(device: str, steps: Steps, *, shown: bool = False) -> dict[str,
     from rlx_xla.cli import generate
     from rlx_xla.generation.model import LanguageModel
 
-    inputs = "int8" if device == "cpu" else "exact"  # bytes are multiplied on the CPU only
-    model = steps.run("open language model", lambda: LanguageModel(device=device, inputs=inputs))
+    model = steps.run("open language model", lambda: LanguageModel(device=device))
     if not shown:
         found = model.generate(PROMPT, max_tokens=NEW_TOKENS)
         return generate.result(model, [PROMPT], found)

@@ -42,8 +42,12 @@ Penalty = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of the draws.", min=0)]
 Inputs = Annotated[
-    str,
-    typer.Option("--inputs", help="What products take in: exact, or int8 as llama.cpp rounds."),
+    str | None,
+    typer.Option(
+        "--inputs",
+        help="What products take in: exact, or int8 as llama.cpp rounds. [default: exact on GPUs]",
+        show_default="int8",
+    ),
 ]
 Weights = Annotated[
     str | None,
@@ -77,7 +81,7 @@ def generate(
         list[str] | None,
         typer.Option("--stop", help="Ends the text; may be given often.", show_default=False),
     ] = None,
-    inputs: Inputs = "int8",
+    inputs: Inputs = None,
     weights: Weights = None,
     report: Report = False,
     as_json: Json = False,

@@ -30,7 +30,7 @@ from rlx_xla.generation.report import (
 from rlx_xla.generation.sampling import SamplingOptions
 from rlx_xla.kernels import ffi
 from rlx_xla.kernels.ffi import LoadedLibrary
-from rlx_xla.models.decoder import BLOCK, span_for
+from rlx_xla.models.decoder import BLOCK, is_gpu, span_for
 from rlx_xla.models.decoder_config import DecoderConfig, read_config
 from rlx_xla.models.decoder_params import load_params, vocabulary_size
 from rlx_xla.models.gguf_tokenizer import GgufTokenizer, TextStream
@@ -132,7 +132,7 @@ class LanguageModel:
         path: str | os.PathLike[str] | None = None,
         *,
         device: str = "cpu",
-        inputs: str = "int8",
+        inputs: str | None = None,
         weights: str | None = None,
     ) -> None:
         """Open a GGUF file, or a folder with ``config.json`` and safetensors.
@@ -142,9 +142,8 @@ class LanguageModel:
             device: a device name of ``rlx.Session``.
             inputs: what products with packed weights take in; see `PackedWeight`. ``"int8"`` is
                 what llama.cpp computes, with keys and values of f16 and a head that takes exact
-                inputs: faster, and less exact than ``"exact"``, whose logits are those of the
-                weights' numbers.
-
+                inputs: faster on CPUs, and less exact than ``"exact"``, whose logits are those of
+                the weights' numbers. Left out: ``"exact"`` on GPUs, which round no faster.
             weights: pack what the file holds as numbers, in one of ``FORMATS`` (``"q8_0"``);
                 packed weights stay as they are.
 
@@ -152,13 +151,15 @@ class LanguageModel:
             FormatError: the file is damaged or of an unknown family, or no such format.
             RunError: no such value of ``inputs``, or no path and no package.
         """
-        if inputs not in INPUTS:
+        if inputs is not None and inputs not in INPUTS:
             raise RunError(
                 f"language model [inputs]: inputs must be one of {', '.join(INPUTS)}; got "
                 f"{inputs!r}. Leave it out for products of the exact inputs."
             )
         self._session = Session(device)
         self._before = resident()
+        if inputs is None:
+            inputs = "exact" if is_gpu(self._session.device) else "int8"
         place = Path(default_path() if path is None else path)
         self._place = place
         file = open_model(place)

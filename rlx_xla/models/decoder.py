@@ -300,7 +300,12 @@ def span_for(device: str) -> int:
 
     A GPU waits for the host at each turn of a loop; in that time it reads thousands of positions.
     """
-    return 32 * BLOCK if device.startswith(("cuda", "rocm", "gpu")) else BLOCK
+    return 32 * BLOCK if is_gpu(device) else BLOCK
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a device's name is a GPU's."""
+    return device.startswith(("cuda", "rocm", "gpu"))
 
 
 def _span(capacity: int, most: int) -> int:

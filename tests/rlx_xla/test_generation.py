@@ -22,6 +22,7 @@ import rlx  # noqa: E402
 import rlx_xla  # noqa: E402
 from rlx.errors import FormatError, RunError, ShapeError  # noqa: E402
 from rlx.quant import QuantScheme, encode, open_gguf  # noqa: E402
+from rlx_xla.generation import model as model_module  # noqa: E402
 from rlx_xla.generation import sampling  # noqa: E402
 from rlx_xla.generation.chat import chat_prompt  # noqa: E402
 from rlx_xla.generation.model import LanguageModel, default_path  # noqa: E402
@@ -105,6 +106,25 @@ def test_one_token_after_another_gives_what_all_at_once_give(
     caches = decoder.empty_caches(config, 1, 256)
     wanted, _ = step(ids, start, jnp.int32(0), caches)
     np.testing.assert_allclose(hidden[0, -1], wanted[0, -1], rtol=1e-3, atol=1e-3)
+
+
+def test_inputs_are_rounded_by_default_on_cpus_alone(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng)
+    found = {}
+    for gpu in (False, True):
+        monkeypatch.setattr(model_module, "is_gpu", lambda device, gpu=gpu: gpu)
+        model = LanguageModel(path)
+        found[gpu] = {
+            leaf.inputs
+            for leaf in jax.tree_util.tree_leaves(
+                model._params, is_leaf=lambda leaf: isinstance(leaf, packed.PackedWeight)
+            )
+            if isinstance(leaf, packed.PackedWeight)
+        }
+    assert "int8" in found[False]
+    assert found[True] == {"exact"}
 
 
 def test_a_gpu_looks_at_many_positions_at_once() -> None:
