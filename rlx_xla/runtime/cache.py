@@ -21,7 +21,7 @@ from typing import Any, final
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from rlx.errors import CompileError
+from rlx.errors import CompileError, RunError
 from rlx.ir.plan import Lir
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla.runtime.program_cache import ProgramCache, ProgramKey
@@ -55,9 +55,18 @@ def enable_cache(directory: str | Path, *, min_compile_seconds: float = 0.0) -> 
     Args:
         directory: made if it does not exist.
         min_compile_seconds: programs that compile faster than this, in seconds, are not kept.
+
+    Raises:
+        RunError: the directory cannot be made.
     """
     path = Path(directory)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"enable_cache: a directory that can be made and written to is required; got {path}: "
+            f"{error.strerror}. Name another."
+        ) from error
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", float(min_compile_seconds))
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rlx.errors import CompileError
+from rlx.errors import CompileError, RunError
 from rlx_xla.cli.main import app
+from rlx_xla.runtime.cache import enable_cache
 from rlx_xla.runtime.program_cache import SUFFIX, ProgramCache, ProgramKey, explain
 
 SCRIPT = """
@@ -188,3 +190,14 @@ def test_a_cache_that_is_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, ["cache", "list"])
     assert result.exit_code == 1
     assert "a directory is required; the cache is off" in result.output
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    message = (
+        "enable_cache: a directory that can be made and written to is required; got "
+        f"{file / 'cache'}: Not a directory. Name another."
+    )
+    with pytest.raises(RunError, match=f"^{re.escape(message)}$"):
+        enable_cache(file / "cache")

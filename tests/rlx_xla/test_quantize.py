@@ -100,6 +100,14 @@ def test_where_chooses_and_the_table_says_what_stays(rng: np.random.Generator) -
     up = next(n for n in names if n.endswith("up"))
     found = quantize(source, "q4_k", where="*up")
     assert [w.name for w in found.weights] == [up]
+    predicate = quantize(source, "q4_k", where=lambda name: name == up)
+    assert [w.name for w in predicate.weights] == [up]
+    with pytest.raises(
+        TraceError,
+        match=r"^quantize \[where\]: a pattern of names or a predicate on them is required; "
+        r"got 3\. Write where='\*/kernel', or where=lambda name: \.\.\.$",
+    ):
+        quantize(source, "q4_k", where=3)  # type: ignore[arg-type]
     assert {v.name for v in found.graph.params} == {*names, f"{up}/codes"} - {up}
     assert f"{found.weights[0].packed_bytes:,}" in str(found)
     w = rng.normal(size=(100, 8)).astype(np.float32)
