@@ -16,7 +16,7 @@ from jax._src.interpreters import partial_eval as _pe
 from jax.extend.core import ClosedJaxpr
 
 from rlx_xla._jax_compat import mlir
-from rlx_xla._jax_compat.jaxpr import abstract, open_jaxpr, typeof
+from rlx_xla._jax_compat.jaxpr import abstract, open_jaxpr, typeof, without_refs
 
 Zero: Any = vars(_ad)["Zero"]
 UndefinedPrimal = _ad.UndefinedPrimal
@@ -45,7 +45,7 @@ def traced(function: Callable[..., Any], avals: Sequence[Any]) -> tuple[Any, tup
         The jaxpr, whose first inputs are what the function captures; and the captured values.
     """
     closed = jax.make_jaxpr(function)(*map(_struct, avals))
-    return hoisted(closed)
+    return hoisted(without_refs(closed))
 
 
 def hoisted(closed: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
+from jax._src.interpreters import pxla as _pxla
 from jax.extend.core import ClosedJaxpr as ClosedJaxpr
 from jax.extend.core import Jaxpr as Jaxpr
 from jax.extend.core import JaxprEqn as JaxprEqn
@@ -89,7 +90,15 @@ def trace_function(
         The jaxpr, whose invars are the leaves of ``(args, kwargs)`` in pytree order.
     """
     traced = jax.jit(fn, keep_unused=True).trace(*args, **(kwargs or {}))
-    return TracedFunction(traced.jaxpr, traced.out_info)
+    return TracedFunction(without_refs(traced.jaxpr), traced.out_info)
+
+
+def without_refs(closed: Any) -> Any:
+    """Return a closed jaxpr whose own mutable arrays (``jax.new_ref``) are values passed on."""
+    kind = getattr(_core, "InternalMutableArrayEffect", None)
+    if kind is None or not any(isinstance(effect, kind) for effect in closed.effects):
+        return closed
+    return _pxla._discharge_internal_refs(closed)
 
 
 def forget_traces(fn: Callable[..., Any]) -> None:

@@ -199,3 +199,34 @@ def test_h3_a_carry_of_another_shape_is_told() -> None:
         rf"carry\[0\] f32\[\] -> f32\[1\] because of body line \S*test_field_cases\.py:{line}; "
     )
     assert re.search(wanted + re.escape("use x[0] or init jnp.zeros(1)."), str(caught.value))
+
+
+def test_mutable_arrays_of_a_function_are_values_passed_on() -> None:
+    new_ref: Any = getattr(jax, "new_ref", None) or jax.experimental.mutable_array  # moved
+
+    def fn(x: Any) -> Any:
+        held = new_ref(x)
+        held[...] = held[...] * 2
+
+        def body(i: Any, c: Any) -> Any:
+            held[i] = c + held[i]
+            return c + 1
+
+        lax.fori_loop(0, 3, body, 1.0)
+        return held[...]
+
+    def nested(x: Any) -> Any:
+        return jax.jit(fn)(x) + lax.cond(x[0] > 0, fn, lambda x: x, x)
+
+    x = jnp.asarray(np.random.default_rng().normal(size=5), jnp.float32)
+    for program in (fn, nested):
+        run(program, x)
+        wanted = jax.jit(program)(x)
+        for way in (
+            rlx_xla.to_jax(rlx_xla.trace(program, x)),
+            jax.jit(rlx_xla.jit(program)),
+            lambda x, p=program: jax.vmap(rlx_xla.jit(p))(x[None])[0],
+        ):
+            np.testing.assert_allclose(way(x), wanted, rtol=1e-6)
+        slopes = [jax.grad(lambda x, j=j: j(program)(x).sum())(x) for j in (rlx_xla.jit, jax.jit)]
+        np.testing.assert_allclose(*slopes, rtol=1e-6)
