@@ -228,5 +228,5 @@ def test_mutable_arrays_of_a_function_are_values_passed_on() -> None:
             lambda x, p=program: jax.vmap(rlx_xla.jit(p))(x[None])[0],
         ):
             np.testing.assert_allclose(way(x), wanted, rtol=1e-6)
-        slopes = [jax.grad(lambda x, j=j: j(program)(x).sum())(x) for j in (rlx_xla.jit, jax.jit)]
+        slopes = [jax.grad(lambda x, f=f: f(x).sum())(x) for f in (rlx_xla.jit(program), program)]
         np.testing.assert_allclose(*slopes, rtol=1e-6)
