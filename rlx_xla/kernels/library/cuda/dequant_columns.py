@@ -134,7 +134,7 @@ def _shape(tiles: int, inner: int, columns: int, *, clusters: bool) -> tuple[int
     elif tiles >= 48:
         cluster, warps, blocks = 2, 16 if few else 8, 1
     elif tiles >= 24:
-        cluster, warps, blocks = 8, 4, 2
+        cluster, warps, blocks = 8, 4, 4 if few else 2
     else:
         cluster, warps, blocks = 8, 8, 1
     turns = -(-inner // _TURN)

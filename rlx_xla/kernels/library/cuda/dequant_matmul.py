@@ -117,13 +117,14 @@ def _shape(blocks: int, units: int, columns: int, room: int) -> tuple[int, int]:
     """Warps of a block, each with ``room`` bytes of shared memory, and BLOCKS, as measured.
 
     Eight warps where all blocks are on the GPU at once with them, and registers have room for their
-    sums; no more than half the units of K.
+    sums; no more than half the units of K. Registers are to leave room for 16 warps, or 8 where
+    each holds the sums of more than 8 columns.
     """
     wanted = 8 if columns <= 4 and blocks <= 2 * _MULTIPROCESSORS else 4
     resident = min(4, math.ceil(blocks / _MULTIPROCESSORS))
     while wanted > 1 and (2 * wanted > units or wanted * room * resident > _SHARED):
         wanted //= 2
-    return wanted, 2 if wanted == 8 else 1
+    return wanted, (16 if columns <= 8 else 8) // wanted
 
 
 def _prepare(ctx: LoweringContext, op: DequantMatmul, *operands: ir.Value) -> Sequence[ir.Value]:
