@@ -225,7 +225,7 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
                 onnx=_product(x, w.astype(dtype.numpy), turned=turned),
                 flops=2 * rows * w.size,
             )
-    for size in (96, 128):
+    for size in (112, 128):
         yield Case(
             name=f"f32 {size}^3",
             kernel="dot_general.cpu.ffi",
