@@ -9,6 +9,7 @@ from typing import ClassVar, cast, final
 
 import numpy as np
 
+from rlx.ir.attributes import Array
 from rlx.ir.graph import Graph, Node, Value, make_node
 from rlx.ir.operators import constant
 from rlx.ir.rewrite import Rule, substitute, sweep
@@ -116,18 +117,17 @@ class _Loop:
     def _look(self) -> None:
         """Find the reads and writes."""
         body, first = self.body, len(self._consts)
-        known = {
-            body.inputs[first + c.place]: np.arange(self.length, dtype=np.int64) * c.step + c.start
-            for c in self._counters
-        }
+        known: dict[Value, Array] = {}
+        for counter in self._counters:
+            counted = body.inputs[first + counter.place]
+            known[counted] = counter.elements(self.length, counted.dtype)
         outside = [*zip(body.inputs, self._consts, strict=False)]
         outside += [(self._carried[place], self._carry[place]) for place in self._fixed]
         for inside, value in outside:
             number = literal(value)
             if number is not None:
-                known[inside] = np.full(self.length, number)
-        typed = {v: array.astype(v.dtype.numpy) for v, array in known.items()}
-        elements = sequences(body, typed, self.length)
+                known[inside] = np.full(self.length, number, inside.dtype.numpy)
+        elements = sequences(body, known, self.length)
         found = [a for node in body.nodes() if (a := access_of(node, elements)) is not None]
         streams = bool(self._xs) or len(body.outputs) > len(self._carry)
         if not streams and found and all(a.falls for a in found if self.length > 1):
@@ -265,7 +265,7 @@ class _Loop:
 def _counters(body: Graph, first: int, carry: Sequence[Value], length: int) -> list[Counter]:
     """The carries that count, and stay inside their types."""
     found = (counter_at(body, first, place, start) for place, start in enumerate(carry))
-    return [c for c in found if c is not None and c.fits(length, carry[c.place].dtype.numpy)]
+    return [c for c in found if c is not None and c.fits(length, carry[c.place].dtype)]
 
 
 def _steps(op: While, node: Node) -> int | None:
@@ -286,7 +286,7 @@ def _steps(op: While, node: Node) -> int | None:
             continue
         direction = test.op.direction if index == 0 else _TURNED[test.op.direction]
         count = _count(counter, direction, bound)
-        fits = count is not None and counter.fits(count, side.dtype.numpy)
+        fits = count is not None and counter.fits(count, side.dtype)
         return count if fits else None
     return None
 

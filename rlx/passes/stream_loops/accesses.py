@@ -122,6 +122,8 @@ def _ordered(node: Node, axis: int, places: np.ndarray | None, *, clamps: bool) 
     size = array.shape[axis]
     if places is None or not isinstance(size, int) or not places.size:
         return None
+    if places.dtype.kind == "u":  # one that i64 cannot hold is past every end
+        places = np.minimum(places.astype(np.uint64), np.uint64(size))
     rows = places.astype(np.int64)
     if clamps:
         rows = np.clip(rows, 0, size - 1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 
+from rlx.dtypes import DType
 from rlx.ir.attributes import Array
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Op
@@ -15,6 +16,7 @@ from rlx.ops.arithmetic import Abs, Add, Max, Min, Mul, Neg, Sub
 from rlx.ops.compare import Compare, Select
 from rlx.ops.convert import Convert, Copy
 from rlx.ops.io import Constant
+from rlx.ops.reduction import numbers
 from rlx.ops.shape import BroadcastInDim, Expand, Reshape
 
 MAX_STEPS = 2**17
@@ -47,22 +49,33 @@ class Counter:
         """Its value after so many steps."""
         return self.start + self.step * length
 
-    def fits(self, length: int, dtype: np.dtype[Any]) -> bool:
+    def fits(self, length: int, dtype: DType) -> bool:
         """Whether it never leaves its type."""
-        info = np.iinfo(dtype)
-        return all(info.min <= n <= info.max for n in (self.start, self.last(length)))
+        return _holds(dtype, self.start) and _holds(dtype, self.last(length))
+
+    def elements(self, length: int, dtype: DType) -> Array:
+        """Its values, step by step [length]; it fits the type."""
+        kind = np.uint64 if dtype is DType.U64 else np.int64
+        steps = np.arange(length, dtype=np.int64).astype(kind)
+        start, step = (np.array(n % 2**64, np.uint64).astype(kind) for n in (self.start, self.step))
+        return (steps * step + start).astype(dtype.numpy)
+
+
+def _holds(dtype: DType, number: int) -> bool:
+    """Whether an integer is one of a type's."""
+    return int(numbers.lowest(dtype)) <= number <= int(numbers.highest(dtype))
 
 
 def literal(value: Value) -> int | None:
     """The integer that a scalar is, where it is a constant; through conversions of integers."""
-    node = value.node
+    node, passed = value.node, [value.dtype]
     while isinstance(node.op, Convert | Copy) and node.inputs[0].dtype.is_integer:
+        passed.append(node.inputs[0].dtype)
         node = node.inputs[0].node
     if value.rank or not value.dtype.is_integer or not isinstance(node.op, Constant):
         return None
     found = int(node.op.value.array)
-    info = np.iinfo(value.dtype.numpy)
-    return found if info.min <= found <= info.max else None
+    return found if all(_holds(dtype, found) for dtype in passed) else None
 
 
 def counter_at(body: Graph, first: int, place: int, start: Value) -> Counter | None:

@@ -219,3 +219,34 @@ def test_a_counter_that_leaves_its_type_is_no_counter() -> None:
     graph, made, _ = _streamed(text.replace("constant 1: i8[]", "constant 100: i8[]"))
     assert made is graph
     assert [n for n in made.nodes() if isinstance(n.op, While)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "start", "step"),
+    [("u64", 2**64 - 4, 1), ("u64", 2**63 + 9, -3), ("i64", -(2**63), 2**61), ("i4", -8, 5),
+     ("u2", 0, 1), ("i8", -128, 85)],
+)  # fmt: skip
+def test_counters_at_the_ends_of_their_types(
+    dtype: str, start: int, step: int, rng: np.random.Generator
+) -> None:
+    text = LOOP.replace('"i": i32[]', f'"i": {dtype}[]').replace("(i32[],", f"({dtype}[],")
+    text = text.replace("%0 = constant 6: i32[]", f"%0 = constant {start + 3 * step}: {dtype}[]")
+    text = text.replace("Direction.LT", "Direction.NE").replace("i32", dtype)
+    text = text.replace(f"constant 1: {dtype}", f"constant {abs(step)}: {dtype}")
+    if step < 0:
+        text = text.replace("%7 = add", "%7 = sub")
+    head, loop = text.split('graph "loop"')
+    loop = loop.replace(f"%0 = constant 0: {dtype}[]", f"%0 = constant {start}: {dtype}[]")
+    graph, made, notes = _streamed(head + 'graph "loop"' + loop)
+    assert notes
+    _assert_same(graph, made, rng)
+
+
+def test_constants_that_wrap_on_their_way(rng: np.random.Generator) -> None:
+    """300 as an i8 is 44: a step that comes through it is 44, or no step that is known."""
+    text = LOOP.replace("%6 = constant 1: i32[]", """%8 = constant 300: i32[]
+  %9 = convert(%8): i8[]
+  %6 = convert(%9): i32[]""").replace("constant 6: i32[]", "constant 440: i32[]")  # fmt: skip
+    text = text.replace("convert(%8)", "convert(%8) {dtype = i8}")
+    graph, made, _ = _streamed(text.replace("convert(%9)", "convert(%9) {dtype = i32}"))
+    _assert_same(graph, made, rng)
