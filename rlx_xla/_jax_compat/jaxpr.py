@@ -15,6 +15,7 @@ import numpy as np
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.interpreters import pxla as _pxla
+from jax._src.state.types import AbstractRef as _AbstractRef
 from jax.extend.core import ClosedJaxpr as ClosedJaxpr
 from jax.extend.core import Jaxpr as Jaxpr
 from jax.extend.core import JaxprEqn as JaxprEqn
@@ -99,6 +100,11 @@ def without_refs(closed: Any) -> Any:
     if kind is None or not any(isinstance(effect, kind) for effect in closed.effects):
         return closed
     return _pxla._discharge_internal_refs(closed)
+
+
+def is_mutable(aval: Any) -> bool:
+    """Tell whether an abstract value is one of a mutable array (``jax.new_ref``)."""
+    return isinstance(aval, _AbstractRef)
 
 
 def forget_traces(fn: Callable[..., Any]) -> None:

@@ -194,6 +194,26 @@ def refuse_leaks(jaxpr: Any, arguments: int, name: str) -> None:
     raise TraceError(f"trace of {name!r}{where}: {leak.required}. {leak.advice}")
 
 
+def refuse_captured_refs(jaxpr: Any, name: str) -> None:
+    """Refuse a mutable array from outside the function: a graph holds values.
+
+    Args:
+        jaxpr: what JAX traced.
+        name: of the function.
+
+    Raises:
+        TraceError: the function reads or writes one.
+    """
+    opened = jx.open_jaxpr(jaxpr)
+    found = [v.aval for v in (*opened.constvars, *opened.invars) if jx.is_mutable(v.aval)]
+    if found:
+        raise TraceError(
+            f"trace of {name!r}: what a function captures is required to be arrays; "
+            f"got the mutable array {found[0].str_short()}. Pass it to rlx_xla.jit as an argument, "
+            "or make it inside the function."
+        )
+
+
 def _is_var(atom: Any) -> bool:
     return not isinstance(atom, jx.Literal)
 

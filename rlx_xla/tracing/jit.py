@@ -465,7 +465,10 @@ class JitFunction:
             if calls.jit_disabled():
                 return fn(*args, **kwargs)
             leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-            moving = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jx.Tracer)]
+            moving = [  # mutable arrays stay where they are, as what JAX writes into
+                i for i, leaf in enumerate(leaves)
+                if isinstance(leaf, jx.Tracer) and not jx.is_mutable(jx.typeof(leaf))
+            ]  # fmt: skip
             structure: list[Any] = []
 
             def flat(*arrays: Any) -> list[Any]:

@@ -30,7 +30,7 @@ from rlx_xla.tracing.arguments import (
     resolve,
     whole_params,
 )
-from rlx_xla.tracing.errors import explained, refuse_leaks
+from rlx_xla.tracing.errors import explained, refuse_captured_refs, refuse_leaks
 from rlx_xla.tracing.shardings import leaf_attributes
 from rlx_xla.tracing.template import (
     FAILURES,
@@ -108,6 +108,7 @@ def trace(
         with explained(name):
             traced = jx.trace_function(bound, resolved.args, resolved.kwargs)
         refuse_leaks(traced.jaxpr, len(resolved.leaves), name)
+        refuse_captured_refs(traced.jaxpr, name)
         jax_seconds = time.perf_counter() - started
         graph, signature, values, walker = _walk(fn, resolved, traced, donated, holds)
         seconds = {"jax": jax_seconds, "walk": time.perf_counter() - started - jax_seconds}

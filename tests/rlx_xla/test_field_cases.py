@@ -230,3 +230,38 @@ def test_mutable_arrays_of_a_function_are_values_passed_on() -> None:
             np.testing.assert_allclose(way(x), wanted, rtol=1e-6)
         slopes = [jax.grad(lambda x, f=f: f(x).sum())(x) for f in (rlx_xla.jit(program), program)]
         np.testing.assert_allclose(*slopes, rtol=1e-6)
+
+
+def test_mutable_arrays_from_outside_are_written_as_arguments() -> None:
+    new_ref: Any = getattr(jax, "new_ref", None) or jax.experimental.mutable_array  # moved
+
+    def fn(held: Any, total: Any, x: Any) -> Any:
+        held[0] = jnp.sort(x)
+        total[...] += held[1].sum()
+        return x + total[...]
+
+    start = np.random.default_rng().normal(size=(3, 4)).astype(np.float32)
+    found: list[Any] = []
+    for program in (jax.jit(fn), rlx_xla.jit(fn)):
+        held, total = new_ref(jnp.asarray(start)), new_ref(jnp.float32(2))
+        results = [program(held, total, start[i]) for i in (1, 2)]
+        found.append((*results, held[...], total[...]))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_mutable_arrays_from_outside_are_not_captured() -> None:
+    new_ref: Any = getattr(jax, "new_ref", None) or jax.experimental.mutable_array  # moved
+    held = new_ref(jnp.zeros((3, 4)))
+
+    def fn(x: Any) -> Any:
+        return x + held[0]
+
+    wanted = (
+        "trace of 'fn': what a function captures is required to be arrays; got the mutable array "
+        "Ref{float32[3,4]}. Pass it to rlx_xla.jit as an argument, or make it inside the function."
+    )
+    for way in (rlx_xla.jit(fn), lambda x: rlx_xla.trace(fn, x)):
+        with pytest.raises(TraceError) as caught:
+            way(jnp.ones(4))
+        assert str(caught.value) == wanted
