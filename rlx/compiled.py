@@ -6,14 +6,13 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
 from rlx import dims
 from rlx.call_checks import check_names, output_indices, require_mapping, require_sets, shapes_of
 from rlx.capabilities import Capabilities
-from rlx.compiler import Compiler
 from rlx.deferred import Specialization, SpecializationCache, Specializations
 from rlx.dtypes import DType, as_dtype
 from rlx.errors import RunError
@@ -29,6 +28,9 @@ from rlx.run_handle import RunHandle
 from rlx.signature import Signature
 from rlx.specializing import Plan
 from rlx.warming import warm_bindings, warm_up
+
+if TYPE_CHECKING:
+    from rlx.compiler import Compiler
 
 
 @final

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeGuard, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, final, runtime_checkable
 
 from rlx.backend import AbstractBackend, backend_for
 from rlx.compiled import CompiledGraph
-from rlx.compiler import Compiler
 from rlx.dims.buckets import buckets_of
 from rlx.dims.constraints import constraints_of
 from rlx.errors import CompileError, DeviceError, did_you_mean
 from rlx.ir.graph import Graph
 from rlx.ir.module import Module, Stage
 from rlx.ir.plan import Lir
-from rlx.ir.verify import verify
 from rlx.kept import check_feeds
 from rlx.options.compile import CompileOptions
 from rlx.options.devices import default_device
 from rlx.options.dispatch import claim_of
 from rlx.options.precision import Precision, PrecisionPolicy
 from rlx.param_values import fixed_values
-from rlx.passes.base import PassRecord
-from rlx.passes.bind_dims import bind
 from rlx.show.dump import dump
 from rlx.signature import Signature, flat_signature
 from rlx.specializing import Planner
 from rlx.template import AbstractTemplate
+
+if TYPE_CHECKING:
+    from rlx.passes.base import PassRecord
 
 _LEAST = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 """Sizes from which a function may have one graph for all; smaller ones are traced by themselves."""
@@ -164,6 +163,11 @@ class Session:
             VerifyError: the graph breaks the rules of the IR.
             PassError: a pass failed, or (``validate``) changed what the graph computes.
         """
+        # Here, since a process that only loads what is compiled needs neither passes nor ops.
+        from rlx.compiler import Compiler
+        from rlx.ir.verify import verify
+        from rlx.passes.bind_dims import bind
+
         chosen = self._options(options)
         claim_of(chosen.supported_ops)  # an unknown name is refused before any pass
         params: dict[str, Any] = {}
@@ -254,6 +258,10 @@ class Session:
             CompileError: the module is an LIR for another platform, or symbols are left.
             VerifyError: the graph breaks the rules of the IR.
         """
+        from rlx.compiler import Compiler
+        from rlx.ir.verify import verify
+        from rlx.passes.bind_dims import bind
+
         chosen = self._options(options)
         if isinstance(graph, Module) and graph.lir is not None:
             return self._own(graph.lir)
@@ -291,6 +299,8 @@ class Session:
         return lir
 
     def _from_lir(self, lir: Lir, options: CompileOptions) -> CompiledGraph:
+        from rlx.compiler import Compiler
+
         signature = flat_signature(lir.graph)
         check_feeds(lir.graph, options.resident, "CompileOptions.resident")
         fixed = fixed_values(lir.graph, options)

@@ -17,7 +17,6 @@ from rlx.dims.buckets import Buckets
 from rlx.dims.constraints import Constraint, check_constraints
 from rlx.errors import DimError
 from rlx.ir.graph import Graph
-from rlx.passes.bind_dims import bind
 from rlx.signature import Signature
 from rlx.template import AbstractTemplate, TracedAt
 from rlx.types import Dim, Shape
@@ -326,6 +325,7 @@ class Planner:
         """Whether a trace for a binding gives what the symbolic graph gives."""
         from rlx.options.compile import CompileOptions
         from rlx.passes.base import PassContext
+        from rlx.passes.bind_dims import bind
         from rlx.passes.known_windows import slices_for_known_windows
         from rlx.passes.pipelines import mir_pipeline, symbolic_pipeline
 
@@ -363,6 +363,7 @@ class Planner:
         return self._tidy[0]
 
     def _pad(self, binding: Mapping[str, int], rounded: Mapping[str, int]) -> PaddedGraph | Unsafe:
+        from rlx.passes.bind_dims import bind
         from rlx.passes.pad_dims import pad_dims
 
         assert self.buckets is not None

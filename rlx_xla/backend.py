@@ -25,9 +25,7 @@ from rlx_xla._jax_compat.jaxpr import Tracer
 from rlx_xla.kernels.base import Refused
 from rlx_xla.kernels.calibration import all_bounds, described, open_all
 from rlx_xla.kernels.select import choose, kernels_for
-from rlx_xla.lowering.module import lower_to_module
 from rlx_xla.lowering.registry import LEAVES, PLATFORMS, add_platform, rule_for
-from rlx_xla.lowering.text import without_kernels
 from rlx_xla.runtime import allocator
 from rlx_xla.runtime.cache import min_compile_seconds, program_cache, program_key
 from rlx_xla.runtime.calling import rebuild_from, tree_call
@@ -41,7 +39,6 @@ from rlx_xla.runtime.client import (
     to_device,
 )
 from rlx_xla.runtime.executable import LoadedExecutable
-from rlx_xla.runtime.flags import flags_for
 from rlx_xla.runtime.program_cache import ProgramCache, ProgramKey
 from rlx_xla.runtime.spread import jax_sharding, spread_of
 
@@ -173,6 +170,10 @@ class XlaExecutable(AbstractExecutable):
         self, backend: XlaBackend, lir: Lir, signature: Signature, options: CompileOptions
     ) -> None:
         """Lower and compile."""
+        # Here, since a process that loads what it runs lowers nothing: this loads op families.
+        from rlx_xla.lowering.module import lower_to_module
+        from rlx_xla.runtime.flags import flags_for
+
         if backend.platform == "cpu":
             _require_room(lir.graph)
         started = time.perf_counter()
@@ -272,6 +273,8 @@ class XlaExecutable(AbstractExecutable):
     def stablehlo(self, *, kernels: bool = False) -> str:
         if kernels:
             return self.loaded.stablehlo()
+        from rlx_xla.lowering.text import without_kernels
+
         return without_kernels(self._graph, self._platform, as_written=self._has_kernels)
 
     def cost(self) -> dict[str, float]:

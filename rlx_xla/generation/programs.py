@@ -16,14 +16,12 @@ import numpy as np
 
 from rlx.compiled import CompiledGraph
 from rlx.options.compile import CompileOptions
-from rlx.packing import Repacked, repacked
 from rlx.session import Session, TracedFunction
 from rlx_xla.generation import sampling
 from rlx_xla.generation.ready import ReadyProgram, ReadyPrograms
 from rlx_xla.models import decoder, decoder_loop
 from rlx_xla.models.decoder_config import DecoderConfig
 from rlx_xla.runtime.client import find_device
-from rlx_xla.tracing.trace import trace
 
 Key: TypeAlias = "tuple[int, int, int]"
 """Batch, tokens of a call, capacity of the caches."""
@@ -198,10 +196,14 @@ class Programs:
 
     def traced(self, batch: int, seq: int, capacity: int) -> TracedFunction:
         """The function of a program, its params without values: for `rlx_xla.preflight`."""
+        from rlx.packing import repacked
+
         found = self._traced(batch, seq, capacity)
         return repacked(found) if self._native else found
 
     def _traced(self, batch: int, seq: int, capacity: int) -> TracedFunction:
+        from rlx_xla.tracing.trace import trace  # what a program that is loaded needs none of
+
         config = self._config
         caches = self.caches(batch, capacity)
         forward = decoder_loop.forward if self._loops else decoder.forward
@@ -234,6 +236,8 @@ class Programs:
         held = self._arrays()
         self._names = tuple(traced.params)
         if self._native:
+            from rlx.packing import Repacked, repacked
+
             leaves = self._leaves() if held is None else ()
             values = dict(zip(traced.params, leaves, strict=False))
             params = {name: values.get(name) for name in traced.params}

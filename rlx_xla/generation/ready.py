@@ -32,8 +32,8 @@ from rlx.options.compile import CompileOptions
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla.backend import XlaExecutable
 from rlx_xla.kernels import ffi
-from rlx_xla.kernels.calibration import all_bounds
-from rlx_xla.kernels.select import all_kernels
+from rlx_xla.kernels.calibration import measured
+from rlx_xla.kernels.select import other_kernels
 from rlx_xla.lowering import registry as lowering_rules
 from rlx_xla.runtime.cache import program_cache, target_parts
 from rlx_xla.runtime.executable import LoadedExecutable
@@ -190,9 +190,9 @@ class ReadyPrograms:
             "sizes": str(key),
             "options": repr(self._options),
             "sources": str(_sources()),
-            "kernels": ", ".join(kernel.name for kernel in all_kernels()),
+            "kernels": ", ".join(kernel.name for kernel in other_kernels()),
             "packages": ", ".join(_packages()),
-            "bounds": ", ".join(f"{bound.name} {bound}" for bound in all_bounds()),
+            "bounds": ", ".join(f"{name} {size}" for name, size in sorted(measured().items())),
             "settings": jax_client.settings_digest(),
             "flags": jax_client.compile_options_digest(self._device, {}),
             **target_parts(self._device),
@@ -222,12 +222,13 @@ def _sources() -> str | None:
 def _all_ours() -> bool:
     """Whether all that an op of this project becomes is of its sources, which the key tells apart.
 
-    Ops of other packages are in no model; what they become is no matter.
+    Ops of other packages are in no model; what they become is no matter. What is not imported yet
+    is of this project, or brought by an entry point.
     """
     found: list[Any] = [*tracing_rules._RULES.values()]
     found += [rule for (op, _), rule in lowering_rules._RULES.items() if _is_ours(op)]
     found += [rule for op, rule in jax_rules._RULES.items() if _is_ours(op)]
-    for kernel in all_kernels():
+    for kernel in other_kernels():
         parts = (getattr(kernel, field.name) for field in dataclasses.fields(kernel))
         if _is_ours(kernel.op):
             found += [type(kernel), *(part for part in parts if callable(part))]

@@ -14,7 +14,6 @@ import numpy as np
 from rlx.compiled import CompiledGraph
 from rlx.ir.graph import Graph, inner_graphs
 from rlx.ir.plan import Lir
-from rlx.ops.control_flow import Scan
 from rlx_xla.models.packed import PACKED
 
 MIB = 2**20
@@ -168,6 +167,8 @@ def program_use(key: tuple[int, int, int], compiled: CompiledGraph, caches: Any)
 
 def kernel_uses(lir: Lir) -> Iterator[KernelUse]:
     """The kernels of a program with the number of their calls, and what kernels refused."""
+    from rlx.ops.control_flow import Scan
+
     counts: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
     waiting: list[tuple[Graph, int]] = [(lir.graph, 1)]
     while waiting:

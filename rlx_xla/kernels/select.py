@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
@@ -24,6 +25,7 @@ from rlx_xla.rule_table import Rule
 
 _KERNELS: dict[str, AbstractKernel] = {}
 _BY_OP: dict[type[Op], list[AbstractKernel]] = {}
+_OTHERS: set[str] = set()  # names that no module of this project registered
 _loaded = False
 
 
@@ -46,6 +48,9 @@ def register_kernel(kernel: AbstractKernel) -> AbstractKernel:
         )
     if other is None:
         _KERNELS[kernel.name] = kernel
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if caller == __name__ or caller.partition(".")[0] != "rlx_xla":  # here: of entry points
+            _OTHERS.add(kernel.name)
         _BY_OP.setdefault(kernel.op, []).append(kernel)
     return kernel
 
@@ -61,6 +66,16 @@ def all_kernels() -> list[AbstractKernel]:
     """Every registered kernel, by name."""
     load_kernels()
     return sorted(_KERNELS.values(), key=lambda k: k.name)
+
+
+def other_kernels() -> list[AbstractKernel]:
+    """Kernels that other packages brought or registered so far, by name.
+
+    Our own library is imported only where an entry point brings kernels.
+    """
+    if entry_points(group="rlx_xla.kernels"):
+        load_kernels()
+    return [_KERNELS[name] for name in sorted(_OTHERS.intersection(_KERNELS))]
 
 
 def load_kernels() -> None:

@@ -8,7 +8,6 @@ are made of.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -18,25 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rlx.dtypes import DType, as_dtype
+from rlx.dtypes import as_dtype
 from rlx.errors import ShapeError
-from rlx.ir.builder import GraphBuilder
-from rlx.ops.quantized import (
-    DequantGather,
-    DequantizeBlocks,
-    DequantMatmul,
-    DequantMatmulInt8,
-    DequantMatmulPick,
-)
-from rlx.ops.quantized.rounded import BLOCKS
 from rlx.quant.packed import decode, unpack
 from rlx.quant.schemes import QuantScheme
 from rlx.types import TensorType
-from rlx_xla.tracing.to_jax import to_jax
-
-ROWS = "rows"
-"""The symbol for the rows of a product, whatever JAX calls their number."""
-
 
 INPUTS = ("exact", "int8")
 
@@ -152,25 +137,29 @@ def product(x: jax.Array, weight: Weight) -> jax.Array:
     Raises:
         ShapeError: the sizes K differ.
     """
+    from rlx_xla.models.packed_graphs import mlx_product, packed_product  # loads op families
+
     _require_inner("product", x.shape[-1], weight)
     if isinstance(weight, PickedWeight):
         return _picked_product(x, weight)
     if isinstance(weight, MlxWeight):
         types = _types(weight.arrays())
-        mlx = _mlx_matmul(weight.scheme, as_dtype(np.dtype(x.dtype)), weight.shape[1], types)
+        mlx = mlx_product(weight.scheme, as_dtype(np.dtype(x.dtype)), weight.shape[1], types)
         made = mlx(x.reshape(-1, x.shape[-1]), *weight.arrays())
         return made.reshape(*x.shape[:-1], weight.shape[0])
     if not isinstance(weight, PackedWeight):
         wide = jnp.asarray(weight).astype(jnp.float32)
         return jnp.einsum("...k,nk->...n", x.astype(jnp.float32), wide).astype(x.dtype)
     dtype = as_dtype(np.dtype(x.dtype))
-    call = _matmul(weight.scheme, weight.inputs, dtype, tuple(weight.codes.shape))
+    call = packed_product(weight.scheme, weight.inputs, dtype, tuple(weight.codes.shape))
     flat = x.reshape(-1, x.shape[-1])
     return call(flat, weight.codes).reshape(*x.shape[:-1], weight.codes.shape[0])
 
 
 def _picked_product(x: jax.Array, picked: PickedWeight) -> jax.Array:
     """The product with the weight that is meant: one branch for each kind of weights."""
+    from rlx_xla.models.packed_graphs import picked_product
+
     kinds: dict[tuple[str, str, tuple[int, int]], list[int]] = {}
     for number, weight in enumerate(picked.weights):
         key = (weight.scheme, weight.inputs, tuple(weight.codes.shape))
@@ -181,7 +170,7 @@ def _picked_product(x: jax.Array, picked: PickedWeight) -> jax.Array:
     branches: list[Callable[[jax.Array, jax.Array], jax.Array]] = []
     for kind, ((scheme, inputs, codes), numbers) in enumerate(kinds.items()):
         which[numbers], place[numbers] = kind, np.arange(len(numbers))
-        call = _pick(scheme, inputs, dtype, codes, len(numbers))
+        call = picked_product(scheme, inputs, dtype, codes, len(numbers))
         held = [picked.weights[number].codes for number in numbers]
         branches.append(lambda x, at, call=call, held=held: call(x, at, *held))
     if len(branches) == 1:
@@ -202,14 +191,16 @@ def rows_of(
         weight: [N, K].
         indices: i32[...].
     """
+    from rlx_xla.models.packed_graphs import mlx_rows, packed_rows  # loads op families
+
     if isinstance(weight, MlxWeight):
         flat = indices.reshape(-1)
         taken = [jnp.take(jnp.asarray(a), flat, axis=0, mode="clip") for a in weight.arrays()]
-        rows = _mlx_numbers(weight.scheme, _types(taken))(*taken)
+        rows = mlx_rows(weight.scheme, _types(taken))(*taken)
         return rows.reshape(*indices.shape, weight.shape[1])
     if not isinstance(weight, PackedWeight):
         return jnp.take(jnp.asarray(weight), indices, axis=0, mode="clip").astype(jnp.float32)
-    call = _gather(weight.scheme, tuple(weight.codes.shape))
+    call = packed_rows(weight.scheme, tuple(weight.codes.shape))
     return call(weight.codes, indices.reshape(-1)).reshape(*indices.shape, weight.shape[1])
 
 
@@ -235,58 +226,5 @@ def _require_inner(where: str, inner: Any, weight: Weight) -> None:
         )
 
 
-@functools.lru_cache(maxsize=256)
-def _matmul(scheme: str, inputs: str, dtype: DType, codes: tuple[int, int]) -> Callable[..., Any]:
-    builder = GraphBuilder("packed_product")
-    inner = PackedWeight(np.empty(codes, np.uint8), scheme).shape[1]
-    x = builder.input("x", f"{dtype}[{ROWS}, {inner}]")
-    weight = builder.input("weight", TensorType(DType.U8, codes))
-    kind = DequantMatmulInt8 if _rounds(scheme, inputs) else DequantMatmul
-    op = kind(scheme=scheme)
-    return to_jax(builder.build(op(x, weight)))
-
-
-@functools.lru_cache(maxsize=256)
-def _pick(
-    scheme: str, inputs: str, dtype: DType, codes: tuple[int, int], count: int
-) -> Callable[..., Any]:
-    builder = GraphBuilder("picked_product")
-    inner = PackedWeight(np.empty(codes, np.uint8), scheme).shape[1]
-    x = builder.input("x", f"{dtype}[{ROWS}, {inner}]")
-    index = builder.input("index", "i32[]")
-    weights = [builder.input(f"weight_{i}", TensorType(DType.U8, codes)) for i in range(count)]
-    op = DequantMatmulPick(scheme=scheme, rounded=_rounds(scheme, inputs))
-    return to_jax(builder.build(op(x, index, *weights)))
-
-
-def _rounds(scheme: str, inputs: str) -> bool:
-    return inputs == "int8" and QuantScheme.parse(scheme).block_size in BLOCKS
-
-
-@functools.lru_cache(maxsize=256)
-def _gather(scheme: str, codes: tuple[int, int]) -> Callable[..., Any]:
-    builder = GraphBuilder("packed_rows")
-    weight = builder.input("weight", TensorType(DType.U8, codes))
-    indices = builder.input("indices", f"i32[{ROWS}]")
-    return to_jax(builder.build(DequantGather(scheme=scheme)(weight, indices)))
-
-
 def _types(arrays: Sequence[Any]) -> tuple[TensorType, ...]:
     return tuple(TensorType(as_dtype(np.dtype(a.dtype)), tuple(a.shape)) for a in arrays)
-
-
-@functools.lru_cache(maxsize=256)
-def _mlx_matmul(
-    scheme: str, dtype: DType, inner: int, types: tuple[TensorType, ...]
-) -> Callable[..., Any]:
-    builder = GraphBuilder("mlx_product")
-    x = builder.input("x", f"{dtype}[{ROWS}, {inner}]")
-    parts = [builder.input(f"part_{i}", type_) for i, type_ in enumerate(types)]
-    return to_jax(builder.build(DequantMatmul(scheme=scheme)(x, *parts)))
-
-
-@functools.lru_cache(maxsize=256)
-def _mlx_numbers(scheme: str, types: tuple[TensorType, ...]) -> Callable[..., Any]:
-    builder = GraphBuilder("mlx_rows")
-    parts = [builder.input(f"part_{i}", type_) for i, type_ in enumerate(types)]
-    return to_jax(builder.build(DequantizeBlocks(scheme=scheme)(*parts)))

@@ -21,11 +21,12 @@ import rlx  # noqa: E402  (after importorskip)
 from rlx.errors import CompileError  # noqa: E402
 from rlx.ops import Add  # noqa: E402
 from rlx_xla._jax_compat import client as jax_client  # noqa: E402
-from rlx_xla.generation import programs, ready  # noqa: E402
+from rlx_xla.generation import ready  # noqa: E402
 from rlx_xla.generation.model import LanguageModel  # noqa: E402
+from rlx_xla.kernels import select  # noqa: E402
 from rlx_xla.kernels.calibration import all_bounds, bounds  # noqa: E402
 from rlx_xla.kernels.calibration.store import Calibration  # noqa: E402
-from rlx_xla.kernels.select import all_kernels  # noqa: E402
+from rlx_xla.kernels.select import all_kernels, register_kernel  # noqa: E402
 from rlx_xla.lowering import registry as lowering_rules  # noqa: E402
 from rlx_xla.runtime.cache import (  # noqa: E402
     clear_cache,
@@ -36,6 +37,7 @@ from rlx_xla.runtime.cache import (  # noqa: E402
 from rlx_xla.runtime.program_cache import ProgramKey  # noqa: E402
 from rlx_xla.tracing import jax_registry as jax_rules  # noqa: E402
 from rlx_xla.tracing import registry as tracing_rules  # noqa: E402
+from rlx_xla.tracing import trace as tracing  # noqa: E402
 from tests.rlx_xla import tiny_gguf  # noqa: E402
 
 PROMPT = "the sea the"
@@ -60,13 +62,13 @@ def cache(tmp_path: Path) -> Iterator[Path]:
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Tokens a call of each program that is traced."""
     found: list[int] = []
-    trace = programs.trace
+    trace = tracing.trace
 
     def counted(function: Any, *args: Any, **words: Any) -> Any:
         found.append(args[1].shape[1])
         return trace(function, *args, **words)
 
-    monkeypatch.setattr(programs, "trace", counted)
+    monkeypatch.setattr(tracing, "trace", counted)
     return found
 
 
@@ -130,7 +132,11 @@ def test_whatever_a_program_depends_on_makes_it_be_traced(
         patch.setattr(ready, "_sources", lambda: "other")
         assert changed() == {"sources"}
     with monkeypatch.context() as patch:
-        patch.setattr(ready, "all_kernels", list)
+        patch.setattr(select, "_KERNELS", {k.name: k for k in all_kernels()})
+        patch.setattr(select, "_BY_OP", {})
+        patch.setattr(select, "_OTHERS", set())
+        assert changed() == set()
+        register_kernel(replace(all_kernels()[0], name="of.others"))  # all parts are ours
         assert changed() == {"kernels"}
     with monkeypatch.context() as patch:
         patch.setattr(ready, "_packages", lambda: ["kernels 1.0"])
@@ -176,9 +182,9 @@ def test_where_a_program_could_differ_from_what_lies_there_it_is_traced(
     check = types.FunctionType(said.__code__, {"__name__": "others.kernels"})
     with monkeypatch.context() as patch:
         for other in (check, "".join):  # one without a module too
-            patch.setattr(ready, "all_kernels", lambda other=other: [replace(first, check=other)])
+            patch.setattr(ready, "other_kernels", lambda other=other: [replace(first, check=other)])
             assert not is_kept()
-        patch.setattr(ready, "all_kernels", lambda: [first])
+        patch.setattr(ready, "other_kernels", lambda: [first])
         assert is_kept()
     tables: list[tuple[Any, Any]] = [
         (lowering_rules._RULES, (Add, "cpu")),

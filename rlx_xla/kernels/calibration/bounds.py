@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import final
@@ -105,6 +105,11 @@ def forget() -> None:
     global _read
     with _lock:
         _read = None
+
+
+def measured() -> Mapping[str, int]:
+    """Name → size of the numbers that were measured on this machine; empty where packaged hold."""
+    return _calibration().bounds
 
 
 def described() -> str:
