@@ -309,7 +309,9 @@ def is_gpu(device: str) -> bool:
 
 
 def _span(capacity: int, most: int) -> int:
-    """Positions looked at at once: blocks that divide the capacity, as no slice may end beyond."""
+    """Positions looked at at once: what divides the capacity, as no slice may end beyond."""
+    if capacity % BLOCK:
+        return capacity
     span = min(capacity, most // BLOCK * BLOCK)
     while capacity % span:
         span -= BLOCK
@@ -337,7 +339,7 @@ def attend(
         window: positions seen, itself included, an int or i32[]; the int 0 for all.
         at: number of the layer, i32[], where keys and values have those of all along a first axis.
         span: most positions looked at at once, a multiple of ``BLOCK``; filled ones beyond the
-            first take turns of a loop.
+            first take turns of a loop. A capacity that is no multiple is looked at whole.
     """
     batch, heads, seq, size = q.shape
     kv_heads, value_size = keys.shape[-3], values.shape[-1]

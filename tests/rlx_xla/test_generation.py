@@ -152,6 +152,10 @@ def test_a_window_hides_what_is_further_away(rng: np.random.Generator) -> None:
     with jax.numpy_rank_promotion("allow"):
         for window, span in ((0, 128), (5, 128), (200, 128), (0, 4096), (5, 4096), (200, 384)):
             found = decoder.attend(q, keys, values, places, start, window, span=span)
+            odd = decoder.attend(
+                q, keys[:, :, :150], values[:, :, :150], places, start, window, span=span
+            )
+            np.testing.assert_allclose(found, odd, rtol=2e-4, atol=2e-5)
             for row in range(6):
                 last = 140 + row
                 first = max(3, last - window + 1) if window else 3
