@@ -29,6 +29,16 @@ CONVOLUTIONS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...
     ((2, 12, 11, 3), (24, 6, 2, 1), {"window_strides": (3, 2), "feature_group_count": 2}),
     ((1, 130, 2, 2), (3, 130, 2, 2), {"padding": ((1, 1), (1, 1))}),
     ((1, 300, 3, 3), (20, 300, 1, 1), {}),
+    # Few channels a group, in planes: sets of groups, strides, distances, several bands.
+    ((1, 99, 9, 10), (66, 3, 3, 2), {"padding": ((1, 1), (1, 0)), "feature_group_count": 33}),
+    (
+        (2, 40, 14, 13),
+        (35, 8, 3, 3),
+        {"padding": ((1, 1), (0, 2)), "window_strides": (2, 3), "feature_group_count": 5},
+    ),
+    ((1, 64, 15, 14), (64, 16, 3, 3), {"rhs_dilation": (2, 1), "feature_group_count": 4}),
+    ((1, 21, 50, 40), (24, 7, 3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 3}),
+    ((2, 18, 70), (27, 2, 5), {"padding": ((2, 2),), "feature_group_count": 9}),
     # A kernel for each channel; the last one has more taps than those sums take.
     (
         (2, 37, 9, 7),

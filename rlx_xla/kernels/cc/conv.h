@@ -7,7 +7,8 @@
 // Algorithm: gemm.h without a matrix of windows. Channels last: rows are places, read where they
 //   lie (or copied, a block at a time, where a row of channels is short), and panels are of the
 //   kernel. Channels first: rows are output channels, and panels are copied from the windows.
-//   Channels last with a kernel for each channel: depthwise.h.
+//   Channels last with a kernel for each channel: depthwise.h. Few channels a group:
+//   conv_planes.h.
 #ifndef RLX_KERNELS_CONV_H_
 #define RLX_KERNELS_CONV_H_
 
@@ -17,6 +18,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "conv_planes.h"
 #include "depthwise.h"
 #include "gemm.h"
 
@@ -292,6 +294,10 @@ void Conv(const Pool& pool, const ConvShape& s, const T* x, const T* w, T* y) {
   const bool depthwise = s.groups > 1 && s.features() == 1 && s.outputs() == 1;
   if (s.channels_last && depthwise && k > 0 && k <= kDepthwiseTaps) {
     Depthwise(pool, s, x, kernel, y);
+    return;
+  }
+  if (FitsPlanes(s)) {
+    ConvPlanes(pool, s, x, kernel, y);
     return;
   }
   const float* from = conv::Wide(pool, x, s.batch * s.in_channels * s.in[0] * s.in[1], &wide_x);
