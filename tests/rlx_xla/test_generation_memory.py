@@ -76,10 +76,11 @@ def test_the_weights_are_in_memory_once(warm: bool, tmp_path: Path) -> None:
     assert text.startswith(" Paris")
     # The products read the file's pages where they lie.
     assert 0.9 * size <= mapped <= 1.01 * size
-    # The rest does not grow with the weights: modules 18 MiB, the library of byte pairs 5, caches
-    # 3, what tracing and XLA leave of the one program that a short prompt runs; 62 MiB were seen,
-    # and 43 where the compile cache has the program.
-    assert grown - mapped <= (55 << 20 if warm else 78 << 20)
+    # The rest does not grow with the weights: modules 8 MiB, the library of byte pairs 9, what XLA
+    # keeps of the one program that a short prompt runs 9; 31 to 33 MiB were seen where the compile
+    # cache has the program, in all 1.3 times the file and 3 MiB of keys and values. Modules that
+    # trace and lower, JAX's traces and XLA's compiler leave 62 to 66 where it has not.
+    assert grown - mapped <= (38 << 20 if warm else 76 << 20)
     # The report says the same of the file, and no more of the process.
     reported, pages, weights, state = told
     assert weights == packed
