@@ -15,6 +15,8 @@ from rlx.ir.attributes import Literal
 from rlx.ir.graph import Graph, Node, Value, inner_graphs, make_node
 from rlx.ir.op import Op
 from rlx.ir.rewrite import with_inner_graphs
+from rlx.ops.arithmetic import Add, Mul, Neg, Sub
+from rlx.ops.compare import Select
 from rlx.ops.control_flow import Call, Cond, Scan, While
 from rlx.ops.convert import Convert
 from rlx.ops.io import Constant
@@ -29,6 +31,9 @@ _NAMED = 5
 
 _NESTING = (Call, Cond, Scan, While)
 """Ops whose bodies are looked into; what they take and give keeps its dtype."""
+
+_KEEP_SIZE = (Add, Mul, Neg, Select, Sub)
+"""Elementwise ops whose results are as large as a constant that they read: masks that are added."""
 
 
 @final
@@ -185,7 +190,8 @@ class _Lowering:
                     return made
         if isinstance(node.op, Constant) and kind is OpClass.BOUNDARY:
             values.remember_constant(node)
-        if kind is OpClass.DATA_MOVEMENT and not self._chooser.lowers_reductions:
+        keeps = kind is OpClass.DATA_MOVEMENT or isinstance(node.op, _KEEP_SIZE)
+        if keeps and not self._chooser.lowers_reductions:
             values.remember_moved(node)
         op = node.op
         inner = inner_graphs(op)

@@ -326,6 +326,27 @@ def test_a_gather_fills_with_a_number_of_the_low_dtype(rng: np.random.Generator)
 
 
 @pytest.mark.parametrize("policy", SAFE)
+def test_what_a_large_constant_is_added_to_stays_finite(
+    policy: PrecisionPolicy, rng: np.random.Generator
+) -> None:
+    b = rlx.GraphBuilder("added")
+    x, w, mask = b.input("x", "f32[2, 4]"), b.param("w", "f32[4, 3]"), b.input("mask", "f32[2, 3]")
+    lowest = b.constant(np.float32(np.finfo(np.float32).min))
+    every = BroadcastInDim(shape=(2, 3), broadcast_dimensions=())(lowest)
+    graph = b.build(x @ w + mask * every, (-(mask * every)) * mask)
+    made, _ = lowered(graph, policy)
+    given = {
+        "x": rng.normal(size=(2, 4)).astype(np.float32),
+        "mask": np.array([[1, 0, 1], [0, 0, 1]], np.float32),
+    }
+    params = {"w": rng.normal(size=(4, 3)).astype(np.float32)}
+    for found, wanted in zip(
+        interpret(made, given, params), interpret(graph, given, params), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("policy", SAFE)
 def test_a_large_negative_mask_stays_finite(policy: PrecisionPolicy) -> None:
     b = rlx.GraphBuilder("mask")
     mask = b.input("mask", "f32[2, 3]")
