@@ -8,7 +8,7 @@
 //   lie (or copied, a block at a time, where a row of channels is short), and panels are of the
 //   kernel. Channels first: rows are output channels, and panels are copied from the windows.
 //   Channels last with a kernel for each channel: depthwise.h. Few channels a group:
-//   conv_planes.h.
+//   conv_planes.h. Channels first, one tap and few places: rows are places here too.
 #ifndef RLX_KERNELS_CONV_H_
 #define RLX_KERNELS_CONV_H_
 
@@ -267,6 +267,77 @@ struct ChannelsFirst {
   int64_t group;
 };
 
+// One tap that meets each place once, channels first: rows are places, of an image that was turned
+// round, and panels are of the kernel. So the kernel is read once, and no vector is half empty.
+template <typename Y>
+struct FewPlaces {
+  int64_t Stretches() const { return (s.features() + gemm::kDepth - 1) / gemm::kDepth; }
+  int64_t Depth(int64_t stretch) const {
+    return std::min(gemm::kDepth, s.features() - stretch * gemm::kDepth);
+  }
+  void Rows(int64_t stretch, int64_t m, int64_t rows, const float** to) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      to[r] = turned + (m + r) * s.in_channels + group * s.features() + stretch * gemm::kDepth;
+    }
+  }
+  void Panel(int64_t stretch, int64_t n, int64_t columns, float* panel) const {
+    gemm::TurnPanel(w + (group * s.outputs() + n) * s.features() + stretch * gemm::kDepth,
+                    s.features(), Depth(stretch), columns, panel);
+  }
+  float* Direct(int64_t, int64_t, int64_t*) const { return nullptr; }
+  void Store(int64_t m, int64_t rows, int64_t n, int64_t columns, const float* acc) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t b = (m + r) / s.places();
+      const int64_t channel = b * s.out_channels + group * s.outputs() + n;
+      Y* to = y + channel * s.places() + (m + r) % s.places();
+      for (int64_t c = 0; c < columns; ++c) {
+        to[c * s.places()] = FromFloat<Y>(acc[r * gemm::kPanel + c]);
+      }
+    }
+  }
+
+  const ConvShape& s;
+  const float* turned;  // [places, channels]
+  const float* w;
+  Y* y;
+  int64_t group;
+};
+
+// Whether a convolution is one of FewPlaces, and vectors of places would be a tenth empty.
+inline bool GainsByFewPlaces(const ConvShape& s) {
+  for (int axis = 0; axis < 2; ++axis) {
+    if (s.kernel[axis] != 1 || s.stride[axis] != 1 || s.low[axis] != 0) return false;
+    if (s.in[axis] != s.out[axis]) return false;
+  }
+  const int64_t places = s.batch * s.places();
+  if (places < gemm::kPanel || places > gemm::kBlock) return false;
+  if (s.features() < kShortRow || s.outputs() < gemm::kPanel) return false;
+  return 9 * matmul::RoundUp(places, gemm::kPanel / 2) >= 10 * places;
+}
+
+// to[b, p, i] = x[b, i, p].
+template <typename Pool>
+void TurnImages(const Pool& pool, const ConvShape& s, const float* x, float* to) {
+  const int64_t places = s.places();
+  const int64_t sets = (s.in_channels + 7) / 8;
+  ParallelFor(pool, s.batch * sets, 64 * 1024 / (8 * places) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t b = at / sets;
+      const int64_t first = at % sets * 8;
+      const int64_t count = std::min<int64_t>(8, s.in_channels - first);
+      const float* channel = x + (b * s.in_channels + first) * places;
+      float* out = to + b * places * s.in_channels + first;
+      int64_t p = 0;
+      for (; count == 8 && p + 8 <= places; p += 8) {
+        wide256::TurnBlock(channel + p, places, 8, out + p * s.in_channels, s.in_channels);
+      }
+      for (; p < places; ++p) {
+        for (int64_t i = 0; i < count; ++i) out[p * s.in_channels + i] = channel[i * places + p];
+      }
+    }
+  });
+}
+
 // The numbers as f32: where they lie, or in `wide`.
 template <typename Pool, typename T>
 const float* Wide(const Pool& pool, const T* x, int64_t count,
@@ -309,6 +380,15 @@ void Conv(const Pool& pool, const ConvShape& s, const T* x, const T* w, T* y) {
     gemm::Run(pool, s.groups, s.batch * s.places(), s.outputs(), k, most,
               [&](int64_t group, int64_t m, int64_t rows) {
                 return conv::ChannelsLast<T>(s, from, kernel, zeros.get(), y, group, m, rows);
+              });
+    return;
+  }
+  if (conv::GainsByFewPlaces(s)) {
+    Scratch<float> turned(s.batch * s.places() * s.in_channels);
+    conv::TurnImages(pool, s, from, turned.get());
+    gemm::Run(pool, s.groups, s.batch * s.places(), s.outputs(), k, gemm::kBlock,
+              [&](int64_t group, int64_t, int64_t) {
+                return conv::FewPlaces<T>{s, turned.get(), kernel, y, group};
               });
     return;
   }

@@ -138,7 +138,24 @@ void TestGroups() {
   }
 }
 
+// One tap at few places, channels first: a block that is not whole in any axis.
+void TestFewPlaces() {
+  for (int i = 0; i < 4; ++i) {
+    const ConvShape s = {1 + i % 2, 2 * (64 + Below(230)), 2 * (32 + Below(40)), 2,      {5, 7 + i},
+                         {5, 7 + i}, {1, 1},               {1, 1},               {0, 0}, {1, 1},
+                         false};
+    if (!rlx::conv::GainsByFewPlaces(s)) continue;
+    Check<float>(rlx::testing::ThreadPool{}, s);
+    Check<rlx::F16>(rlx::testing::FullPool{}, s);
+  }
+  CHECK(rlx::conv::GainsByFewPlaces(
+      {1, 300, 70, 1, {7, 7}, {7, 7}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, false}));
+  Check<rlx::Bf16>(rlx::testing::ThreadPool{},
+                   {1, 301, 70, 1, {7, 7}, {7, 7}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, false});
+}
+
 void TestAll() {
+  TestFewPlaces();
   TestGroups();
   for (int i = 0; i < 300; ++i) {
     const ConvShape s = Drawn();
