@@ -19,10 +19,12 @@ from rlx.dtypes import DType
 from rlx.ir.attributes import Literal
 from rlx.ir.graph import Graph, make_node
 from rlx.ir.op import Op
+from rlx.ops.activation_kinds import Activation
 from rlx.ops.attention import Attention, MaskKind
 from rlx.ops.backward import AttentionBackward, AttentionBackwardAll, AttentionBackwardWrt
 from rlx.ops.convolution import ConvGeneralDilated
 from rlx.ops.dot import DotGeneral
+from rlx.ops.fused import FusedMatmulBiasAct, FusedResidualLn
 from rlx.ops.io import Input
 from rlx.ops.pooling import ReduceWindow, SelectAndScatterAdd, WindowKind, WindowSelect
 from rlx.ops.quantized import DequantMatmul, DequantMatmulInt8, DequantMatmulPick
@@ -157,6 +159,14 @@ PROGRAMS: dict[str, Program] = {
     ),
     "dot_general.cpu.ffi": Program(
         DotGeneral(lhs_contracting=(1,), rhs_contracting=(0,)), _floats((ROWS, 300), (300, 129)), 1
+    ),
+    "fused_matmul_bias_act.cpu.ffi": Program(
+        FusedMatmulBiasAct(activation=Activation.GELU),
+        _floats((ROWS, 300), (300, 129), (129,)),
+        weights=2,
+    ),
+    "fused_residual_ln.cpu.ffi": Program(
+        FusedResidualLn(), _floats((ROWS, 80), (ROWS, 80), (80,), (80,)), weights=2
     ),
     "gated_delta_net.cpu.ffi": Program(GatedDeltaNet(state_size=16), _delta),
     "gru.cpu.ffi": _recurrent(Gru, 3),

@@ -38,7 +38,8 @@ def test_the_library_is_no_newer_than_the_runtime(library):
 
 @pytest.mark.skipif(not SOURCES.is_dir(), reason="runs against an install without sources")
 def test_the_library_is_built_from_the_sources_beside_it(library):
-    files = [*sorted(SOURCES.glob("*.cc")), *sorted(SOURCES.glob("*.h"))]
+    grids = [SOURCES.parents[2] / "rlx" / "quant" / "iq_tables.py", SOURCES / "make_grids.py"]
+    files = [*sorted(SOURCES.glob("*.cc")), *sorted(SOURCES.glob("*.h")), *grids]
     digests = "".join(hashlib.sha256(f.read_bytes()).hexdigest() for f in files)
     digest = hashlib.sha256(digests.encode()).hexdigest()[:12]
     assert library.version.endswith(f"+{digest}"), "stale: run `make native` or reinstall"
