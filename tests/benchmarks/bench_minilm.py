@@ -188,7 +188,7 @@ def test_targets(benchmark: Any, rounds: int, judged: bool) -> None:
 
 def test_parts(rounds: int, judged: bool) -> None:
     few = min(rounds, 3)
-    found = parts(rounds) if judged else (dense(4, 128, 2, few), norms(2, 256, few))
+    found = parts(rounds) if judged else (dense(8, 128, 2, few), norms(2, 256, few))
     for result in found:
         print(result)
         assert result.not_slower or not judged, result
