@@ -32,7 +32,7 @@ JAX_VERSION: tuple[int, ...] = jax.__version_info__
 CALL_PRIMITIVES = frozenset(
     {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
     | {"rlx_jit", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"}
-    | {"custom_vmap_call"}
+    | {"custom_vmap_call", "eval_jaxpr"}
 )
 """Primitives that only call a jaxpr; ``called_jaxpr`` gives it."""
 

@@ -23,6 +23,7 @@ from rlx_xla.tracing.registry import traces
 
 KINDS = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "core_closed_call"), CallKind.JIT),
+    "eval_jaxpr": CallKind.JIT,  # what these calls are in JAX from 0.12 on
     "rlx_jit": CallKind.JIT,  # what rlx_xla.jit is under tracers
     **dict.fromkeys(("remat", "remat2", "checkpoint"), CallKind.REMAT),
     "custom_jvp_call": CallKind.CUSTOM_JVP,
