@@ -51,8 +51,12 @@ _NUMPY_DTYPES: dict[str, np.dtype] = {
 
 
 def new_context() -> ir.Context:
-    """Return a fresh context with func, stablehlo, chlo, sdy and the builtin dialects loaded."""
-    return _mlir.make_ir_context()
+    """Return a fresh context with func, stablehlo, chlo, sdy and the builtin dialects loaded.
+
+    From 0.12 on ``make_ir_context`` gives a thread the same one several times.
+    """
+    made: ir.Context = getattr(_mlir, "_create_ir_context", _mlir.make_ir_context)()
+    return made
 
 
 _MOST_USES = 16
