@@ -11,17 +11,15 @@ import math
 from collections.abc import Sequence
 
 from rlx import dims
-from rlx.dtypes import DType
 from rlx.ops.quantized import DequantMatmul
 from rlx.quant.schemes import QuantScheme, SchemeKind
 from rlx.types import TensorType
 from rlx_xla.kernels import ptx
 from rlx_xla.kernels.base import Refused, Supported
+from rlx_xla.kernels.library.cuda.dequant_matmul import KINDS, MAX_COLUMNS, PARTS
 from rlx_xla.kernels.ptx import Launch, PtxKernel
 from rlx_xla.kernels.select import register_kernel
 
-_KINDS = {DType.F32: 0, DType.BF16: 1, DType.F16: 2}
-_PARTS = {DType.F32: 3, DType.BF16: 1, DType.F16: 2}
 _FORMATS = {
     SchemeKind.INT8: 8,
     SchemeKind.INT8_ASYM: 8,
@@ -31,9 +29,6 @@ _FORMATS = {
     SchemeKind.NVFP4: 21,
 }
 """Family of a scheme → FORMAT of the source."""
-
-_MAX_COLUMNS = 16
-"""Most parts of rows of x."""
 
 _TILE = 128
 """Columns of W that a block takes."""
@@ -49,12 +44,12 @@ def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refuse
     if scheme.kind not in _FORMATS:
         known = ", ".join(kind.value for kind in _FORMATS)
         return Refused(f"scheme {op.scheme} is of none of {known}")
-    if x.dtype not in _KINDS:
-        return Refused(f"x is {x.dtype} and none of {', '.join(map(str, _KINDS))}")
+    if x.dtype not in KINDS:
+        return Refused(f"x is {x.dtype} and none of {', '.join(map(str, KINDS))}")
     if not x.is_static or not weight.is_static:
         return Refused(f"{x} or {weight} is not static")
     *leading, inner = (dims.evaluate(size, {}) for size in x.shape)
-    rows, most = math.prod(leading), _MAX_COLUMNS // _PARTS[x.dtype]
+    rows, most = math.prod(leading), MAX_COLUMNS // PARTS[x.dtype]
     if not 1 <= rows <= most:
         return Refused(f"{rows} rows of {x.dtype} are outside 1 to {most}")
     outer = _outer(op, types)
@@ -92,7 +87,7 @@ def launch(
     """How it is started; ``clusters`` says whether blocks may meet (None: as the GPU has it)."""
     *leading, inner = (dims.evaluate(size, {}) for size in types[0].shape)
     rows, outer = math.prod(leading), dims.evaluate(results[0].shape[-1], {})
-    parts = _PARTS[types[0].dtype]
+    parts = PARTS[types[0].dtype]
     scheme = QuantScheme.parse(op.scheme)
     if clusters is None:
         clusters = int(ptx.architecture().removeprefix("compute_")) >= 90
@@ -110,7 +105,7 @@ def launch(
             "PARTS": parts,
             "N": outer,
             "K": inner,
-            "KIND": _KINDS[types[0].dtype],
+            "KIND": KINDS[types[0].dtype],
             "FORMAT": _FORMATS[scheme.kind],
             "BLOCK": _block(op, types),
             "ZERO": int(len(types) > 3 and not is_nvfp4),

@@ -25,8 +25,12 @@ from rlx_xla.lowering.rules.reduction import convert
 if TYPE_CHECKING:
     from rlx_xla.lowering.context import LoweringContext
 
-_KINDS = {DType.F32: 0, DType.BF16: 1, DType.F16: 2}
-_PARTS = {DType.F32: 3, DType.BF16: 1, DType.F16: 2}
+KINDS = {DType.F32: 0, DType.BF16: 1, DType.F16: 2}
+"""Dtype of x → KIND of the sources."""
+
+PARTS = {DType.F32: 3, DType.BF16: 1, DType.F16: 2}
+"""Dtype of x → bf16 numbers that add up to one of it."""
+
 _FORMATS = {
     "gguf_q8_0": (80, 272),
     "gguf_q4_0": (40, 144),
@@ -39,7 +43,7 @@ _FORMATS = {
 }
 """Scheme → FORMAT of the source, bytes of 256 weights."""
 
-_MAX_COLUMNS = 16
+MAX_COLUMNS = 16
 """Most parts of rows of x; with more, XLA's product of an unpacked weight gains on it."""
 
 _MAX_INNER = 1 << 17
@@ -56,13 +60,13 @@ def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refuse
     x = types[0]
     if op.scheme not in _FORMATS:
         return Refused(f"scheme {op.scheme} is none of {', '.join(_FORMATS)}")
-    if x.dtype not in _KINDS:
-        return Refused(f"x is {x.dtype} and none of {', '.join(map(str, _KINDS))}")
+    if x.dtype not in KINDS:
+        return Refused(f"x is {x.dtype} and none of {', '.join(map(str, KINDS))}")
     sizes = [size for size in x.shape if isinstance(size, int)]
     if len(sizes) != x.rank:
         return Refused(f"{x} is not static")
     *leading, inner = sizes
-    rows, most = math.prod(leading), _MAX_COLUMNS // _PARTS[x.dtype]
+    rows, most = math.prod(leading), MAX_COLUMNS // PARTS[x.dtype]
     if not 1 <= rows <= most:
         return Refused(f"{rows} rows of {x.dtype} are outside 1 to {most}")
     unit = 256 if _FORMATS[op.scheme][1] % 16 == 0 else 1024
@@ -89,7 +93,7 @@ def launch(op: DequantMatmul, types: Sequence[TensorType], results: Sequence[Ten
     unit = 1 if size % 16 == 0 else 4
     units = inner // 256 // unit
     pitch = (unit * size + 31) // 32 * 32 + 16
-    columns = rows * _PARTS[types[0].dtype]
+    columns = rows * PARTS[types[0].dtype]
     own = columns * PARTS_PITCH if split else 0
     warps, least = _shape(-(-outer // 16), units, columns, _STAGES * 16 * pitch + own)
     sums = warps * 16 * (8 * -(-columns // 8) + 1) * 4
@@ -100,11 +104,11 @@ def launch(op: DequantMatmul, types: Sequence[TensorType], results: Sequence[Ten
         shared_bytes=max(warps * (_STAGES * 16 * pitch + own), sums),
         defines={
             "M": rows,
-            "PARTS": _PARTS[types[0].dtype],
+            "PARTS": PARTS[types[0].dtype],
             "N": outer,
             "K": inner,
             "FORMAT": number,
-            "KIND": _KINDS[types[0].dtype],
+            "KIND": KINDS[types[0].dtype],
             "WARPS": warps,
             "STAGES": _STAGES,
             "SPLIT": int(split),
@@ -131,7 +135,7 @@ def _prepare(ctx: LoweringContext, op: DequantMatmul, *operands: ir.Value) -> Se
     """X in bf16[rows · parts, K]: of each row what bf16 takes, then what it takes of the rest."""
     x, packed = operands
     type_ = ctx.input_types[0]
-    parts = _PARTS[type_.dtype]
+    parts = PARTS[type_.dtype]
     if _splits(op, type_):
         return _flat(ctx, x, packed)
     *leading, inner = (dims.evaluate(size, {}) for size in type_.shape)
