@@ -15,11 +15,12 @@ from rlx.ir.attributes import Literal
 from rlx.ir.graph import Graph, Node, Value, inner_graphs, make_node
 from rlx.ir.op import Op
 from rlx.ir.rewrite import with_inner_graphs
-from rlx.ops.arithmetic import Add, Mul, Neg, Sub
+from rlx.ops.arithmetic import Add, Max, Min, Mul, Neg, Sub
 from rlx.ops.compare import Select
 from rlx.ops.control_flow import Call, Cond, Scan, While
 from rlx.ops.convert import Convert
 from rlx.ops.io import Constant
+from rlx.ops.reduction import ReduceMax, ReduceMin, ReduceSum
 from rlx.options.precision import OpClass, Precision, PrecisionPolicy
 from rlx.passes.base import AbstractPass, PassContext
 from rlx.passes.precision.classes import class_of
@@ -35,6 +36,12 @@ _NESTING = (Call, Cond, Scan, While)
 _KEEP_SIZE = (Add, Mul, Neg, Select, Sub)
 """Elementwise ops whose results are as large as a constant that they read: masks that are added."""
 
+_EXTREMES = (Max, Min, ReduceMax, ReduceMin, ReduceSum)
+"""Ops that a softmax puts such a mask through, where reductions are lowered too."""
+
+_MASK = "mask"
+"""The operand that an attention adds to its scores, or compares with a half: never rounded."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +52,9 @@ class ApplyPrecision(AbstractPass):
     stay, and so do the types of inputs, params and outputs, here and in the bodies of loops and
     calls. Products accumulate in f32; where their result goes into f32 it is never rounded. What
     flows into or comes out of a reduction without a product between stays in f32, unless the
-    policy lowers reductions too; then their operands and results are rounded, not their sums.
+    policy lowers reductions too; then their operands and results are rounded, not their sums. So
+    does the mask of an attention, which is added to scores in f32, and what reads a constant that
+    the low dtype cannot hold.
 
     Attributes:
         policy: precision by class, and overrides by label. What it lowers to a dtype that the
@@ -66,9 +75,8 @@ class ApplyPrecision(AbstractPass):
             )
         lowering = _Lowering(_Chooser(self.policy, lacking))
         result = lowering.graph(graph)
-        if result is not graph:
-            for line in lowering.lines():
-                ctx.note(line)
+        for line in lowering.lines(changed=result is not graph):
+            ctx.note(line)
         return result
 
 
@@ -106,6 +114,8 @@ class _Flow:
             onward = kinds[node] in passing and any(v in self._to_reduction for v in node.results)
             if onward or kinds[node] in keeping:
                 self._to_reduction.update(node.inputs)
+            elif kinds[node] is OpClass.COMPUTE and not chooser.lowers_reductions:
+                self._to_reduction.update(_masks(node))
         for node in graph.nodes():
             onward = kinds[node] in passing and any(v in self._from_reduction for v in node.inputs)
             if onward or kinds[node] in keeping:
@@ -113,6 +123,7 @@ class _Flow:
         for node in reversed(graph.nodes()):
             if self._reads_whole(node, kinds[node], chooser):
                 self._whole.update(node.inputs)
+            self._whole.update(_masks(node))
 
     def _reads_whole(self, node: Node, kind: OpClass | None, chooser: _Chooser) -> bool:
         if kind is None:
@@ -190,8 +201,8 @@ class _Lowering:
                     return made
         if isinstance(node.op, Constant) and kind is OpClass.BOUNDARY:
             values.remember_constant(node)
-        keeps = kind is OpClass.DATA_MOVEMENT or isinstance(node.op, _KEEP_SIZE)
-        if keeps and not self._chooser.lowers_reductions:
+        keeps_size = _KEEP_SIZE + (_EXTREMES if self._chooser.lowers_reductions else ())
+        if kind is OpClass.DATA_MOVEMENT or isinstance(node.op, keeps_size):
             values.remember_moved(node)
         op = node.op
         inner = inner_graphs(op)
@@ -212,6 +223,8 @@ class _Lowering:
         values: _Versions,
     ) -> Node | None:
         """The node in a low precision; None where it stays as it is."""
+        if not forced and self._would_overflow(node, dtype, values):
+            return None
         if kind is OpClass.REDUCTION:
             return self._rounded(node, dtype, values)
         if kind is OpClass.ELEMENTWISE and not forced and flow.is_statistic(node):
@@ -221,26 +234,28 @@ class _Lowering:
             already = all(values.is_low(v, dtype) for v in floats)
             if not already and (flow.is_read_whole(node) or _shrinks(node)):
                 return None
-        if not forced and self._would_overflow(node, kind, dtype, values):
-            return None
         op = _accumulating(node.op)
         if op is None:
             return None
         op = _filling(op, dtype)
-        inputs = [values.get(v, dtype if v.type.dtype is DType.F32 else None) for v in node.inputs]
+        inputs = [
+            values.get(v, dtype if v.type.dtype is DType.F32 and name != _MASK else None)
+            for name, v in _named(node)
+        ]
         self._note_overflow(node, dtype, values)
         return make_node(op, inputs, node.location)
 
-    def _would_overflow(self, node: Node, kind: OpClass, dtype: DType, values: _Versions) -> bool:
-        """Whether a step reads a constant that would be infinite: zero times it would be NaN.
+    def _would_overflow(self, node: Node, dtype: DType, values: _Versions) -> bool:
+        """Whether a node reads a constant that would be infinite: zero times it would be NaN.
 
-        A policy that lowers reductions too lowers everything, and says so.
+        A policy that lowers reductions too is asked for everything in the dtype, and its report
+        names the constant.
         """
+        if not any(values.is_beyond(v, dtype) for name, v in _named(node) if name != _MASK):
+            return False
         if self._chooser.lowers_reductions:
-            return False
-        if kind not in (OpClass.ELEMENTWISE, OpClass.DATA_MOVEMENT):
-            return False
-        return any(values.is_beyond(v, dtype) for v in node.inputs)
+            self._note_overflow(node, dtype, values)
+        return True
 
     def _rounded(self, node: Node, dtype: DType, values: _Versions) -> Node:
         """A reduction of rounded operands, computed in f32, whose results are rounded."""
@@ -263,7 +278,7 @@ class _Lowering:
             return
         for value in node.inputs:
             count, largest = values.beyond_f16(value)
-            if count:
+            if count and isinstance(value.node.op, Constant):
                 where = f" at {node.location}" if node.location else ""
                 self._overflow.append(
                     f"overflow: constant {value.type}, read by {node.op.op_name}{where}, holds "
@@ -271,8 +286,10 @@ class _Lowering:
                     f"{largest:g})"
                 )
 
-    def lines(self) -> list[str]:
-        """What was done, for the report."""
+    def lines(self, *, changed: bool) -> list[str]:
+        """What was done, for the report; of a graph that stays, constants beyond the dtype."""
+        if not changed:
+            return list(dict.fromkeys(self._overflow))
         made = [
             f"{kind.value} in {dtype}: {count} ops"
             for (kind, dtype), count in self._lowered.items()
@@ -367,6 +384,16 @@ def _shrinks(node: Node) -> bool:
     if not all(isinstance(d, int) for shape in sizes for d in shape):
         return False
     return sum(t.nbytes for t in node.types) < max(v.type.nbytes for v in node.inputs)
+
+
+def _named(node: Node) -> list[tuple[str, Value]]:
+    """The operands of a node, each with its name."""
+    return list(zip(node.op.operand_names(len(node.inputs)), node.inputs, strict=True))
+
+
+def _masks(node: Node) -> tuple[Value, ...]:
+    """The masks that a node reads, which stay as they are."""
+    return tuple(value for name, value in _named(node) if name == _MASK)
 
 
 def _some(names: Sequence[str]) -> str:

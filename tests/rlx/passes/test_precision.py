@@ -16,6 +16,7 @@ from rlx.ir.graph import Graph, Node, Value, make_node
 from rlx.ir.interpret import interpret
 from rlx.ir.verify import verify
 from rlx.numpy_backend import NumpyBackend
+from rlx.ops.attention import Attention, MaskKind
 from rlx.ops.compare import Select
 from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
@@ -357,3 +358,47 @@ def test_a_large_negative_mask_stays_finite(policy: PrecisionPolicy) -> None:
     given = {"mask": np.array([[1, 1, 0], [1, 1, 1]], np.float32)}
     (found,) = interpret(made, given)
     np.testing.assert_allclose(found, [[0.5, 0.5, 0.0], [1 / 3] * 3], rtol=1e-2)
+
+
+BELOW_A_HALF = "a number below a half"
+
+
+def _masked_attention(kind: str) -> Graph:
+    """Attention whose mask is an input or is computed from one, to −1e9 where a key is hidden."""
+    b = rlx.GraphBuilder(kind)
+    q, k, v = (b.input(name, "f32[2, 5, 2, 8]") for name in "qkv")
+    mask = b.input("mask", "f32[2, 1, 5, 5]")
+    custom = kind == BELOW_A_HALF
+    bias = (1.0 - mask) * -1e9 if kind in ("computed", "written out") else mask
+    op = Attention(num_heads=2, head_dim=8, mask_kind=MaskKind.CUSTOM if custom else MaskKind.BIAS)
+    return b.build(op.decompose(q, k, v, bias) if kind == "written out" else op(q, k, v, bias))
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("kind", ["computed", "written out", "an input", BELOW_A_HALF])
+def test_rows_without_a_key_are_those_of_f32(
+    policy: PrecisionPolicy, kind: str, rng: np.random.Generator
+) -> None:
+    graph = _masked_attention(kind)
+    made, notes = lowered(graph, policy)
+    seen = rng.random((2, 1, 5, 5)) < 0.6
+    seen[0, 0, 2] = seen[1] = False  # one query and one whole text see no key
+    shown, hidden = {"an input": (0.0, -1e9), BELOW_A_HALF: (0.8, 0.49999)}.get(kind, (1.0, 0.0))
+    given = {n: rng.normal(size=(2, 5, 2, 8)).astype(np.float32) for n in "qkv"}
+    given["mask"] = np.where(seen, shown, hidden).astype(np.float32)
+    (found,), (wanted,) = (interpret(g, given) for g in (made, graph))
+    assert np.isfinite(wanted).all()
+    np.testing.assert_allclose(found, wanted, rtol=3e-2, atol=3e-2)
+    told = [line for line in notes if line.startswith("overflow")]
+    computed = kind in ("computed", "written out")
+    assert len(told) == (policy is PrecisionPolicy.ALWAYS_F16 and computed)
+
+
+def test_a_graph_that_stays_in_f32_says_what_f16_cannot_hold() -> None:
+    b = rlx.GraphBuilder("big")
+    graph = b.build(b.input("x", "f32[2]") * b.constant(np.array([1.0, -1e9], np.float32)))
+    made, notes = lowered(graph, PrecisionPolicy.ALWAYS_F16)
+    assert made is graph
+    (line,) = notes
+    assert line.startswith("overflow: constant f32[2], read by mul at test_precision.py:")
+    assert line.endswith("holds 1 elements beyond 65504, the largest f16 (up to 1e+09)")
