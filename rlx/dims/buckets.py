@@ -90,7 +90,9 @@ class Buckets:
             return steps[place]
         made = _power_of_two(size)
         if seen.total() >= LEARNING:
-            wanted = [q for q in _quantiles(seen) if q >= size]
+            # a size just above a step makes none of its own: growing sizes would make one each
+            least = size if not place or steps[place - 1] * 2 <= size else size + 1
+            wanted = [q for q in _quantiles(seen) if q >= least]
             made = min(wanted[0], made) if wanted else made
         bisect.insort(steps, made)
         return made

@@ -197,6 +197,15 @@ def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
     return [*found[:count], *(f"arg{i}" for i in range(len(found[:count]), count))]
 
 
+def closed_over(fn: Callable[..., Any]) -> dict[str, Any]:
+    """What a Python function reads from around it, by name; nothing for other callables."""
+    plain = inspect.unwrap(fn)
+    if not inspect.isfunction(plain):
+        return {}
+    found = inspect.getclosurevars(plain)
+    return {**found.globals, **found.nonlocals}
+
+
 def _positions(params: Any, count: int) -> frozenset[int]:
     if callable(params):
         return frozenset()

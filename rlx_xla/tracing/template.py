@@ -54,6 +54,7 @@ class Template(AbstractTemplate):
         kwargs: Mapping[str, Any],
         names: Sequence[str],
         constraints: Sequence[Constraint] = (),
+        closed_over: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """Hold how to trace.
 
@@ -64,6 +65,7 @@ class Template(AbstractTemplate):
             kwargs: dynamic keyword arguments, with specs.
             names: a name for each positional argument.
             constraints: what holds at every call.
+            closed_over: what the function reads without an argument, by name; for messages.
         """
         self.name = name
         self.why = ""
@@ -71,6 +73,7 @@ class Template(AbstractTemplate):
         self._once = once
         self._args, self._kwargs = list(args), dict(kwargs)
         self._names = list(names)
+        self._closed_over = closed_over
 
     def at(self, binding: Mapping[str, int]) -> Traced:
         """Trace for a binding.
@@ -148,14 +151,16 @@ class Template(AbstractTemplate):
             after = [int(n) for n in re.findall(r"-?\d+", reshape.group(2))]
             if -1 in after:
                 return self._indivisible(before, after, binding)
-        sizes = {int(n) for shape in _SIZES.findall(text) for n in re.findall(r"\d+", shape)}
+        shapes = [[int(n) for n in re.findall(r"\d+", shape)] for shape in _SIZES.findall(text)]
         for name, size in binding.items():
-            if size not in sizes:
-                continue
+            beside = _beside(size, shapes)
+            sizes = beside or {n for shape in shapes for n in shape if size in shape}
             smaller = [f for f in self._fixed_axes() if f[2] in sizes and 1 < f[2] < size]
             if smaller:
                 label, axis, other = max(smaller, key=lambda found: found[2])
                 return f"{name}={size} exceeds table size {other} ({label} axis {axis})"
+            if beside:
+                return f"{name}={size} exceeds table size {max(beside)}"
         return None
 
     def _indivisible(
@@ -172,14 +177,15 @@ class Template(AbstractTemplate):
         return f"{shown}: {total} elements are not divisible by {step}"
 
     def _fixed_axes(self) -> list[tuple[str, int, int]]:
-        """(argument, axis, size) of every static axis of the arguments."""
+        """(name, axis, size) of every static axis of the arguments and of what is closed over."""
         found: list[tuple[str, int, int]] = []
         pairs = [*zip(self._names, self._args, strict=True), *self._kwargs.items()]
+        pairs += self._closed_over().items()
         for name, tree in pairs:
             for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_spec)[0]:
                 label = name + jax.tree_util.keystr(path)
                 shape = as_type(leaf).shape if _is_spec(leaf) else getattr(leaf, "shape", ())
-                for axis, size in enumerate(shape):
+                for axis, size in enumerate(shape if isinstance(shape, tuple) else ()):
                     if isinstance(size, int):
                         found.append((label, axis, size))
         return found
@@ -309,6 +315,15 @@ def _partly(tree: Any, binding: Mapping[str, int]) -> Any:
 
 def _free(dim: DimExpr) -> dict[str, DimExpr]:
     return {name: dims.symbol(name, 0) for name in dims.symbols(dim)}
+
+
+def _beside(size: int, shapes: Sequence[Sequence[int]]) -> set[int]:
+    """Sizes above 1 and below `size` that face it, axis by axis from the last, in other shapes."""
+    found: set[int] = set()
+    for shape in shapes:
+        for back in (b for b in range(1, len(shape) + 1) if shape[-b] == size):
+            found |= {other[-back] for other in shapes if len(other) >= back}
+    return {n for n in found if 1 < n < size}
 
 
 def _user_line(error: BaseException) -> str:

@@ -26,6 +26,7 @@ from rlx_xla._jax_compat.symbolic import questions
 from rlx_xla.tracing.arguments import (
     Arguments,
     argument_names,
+    closed_over,
     path_names,
     resolve,
     whole_params,
@@ -117,7 +118,7 @@ def trace(
     specs, specs_by_name = spelled((dynamic, dynamic_kwargs))
     if not has_symbols((specs, specs_by_name)):
         return once(dynamic, dynamic_kwargs)
-    template = Template(name, once, specs, specs_by_name, names, promised)
+    template = Template(name, once, specs, specs_by_name, names, promised, lambda: closed_over(fn))
     try:
         with questions() as asked:
             made = once(dynamic, dynamic_kwargs)

@@ -152,6 +152,27 @@ def test_b2_a_slice_of_a_table_by_length() -> None:
     assert [r.is_padded for r in bounded.specializations()] == [True, True]
 
 
+@jax.numpy_rank_promotion("allow")
+def test_b2_a_table_that_the_function_closes_over() -> None:
+    pos = draw(512, 4)
+
+    def embed(x: Any) -> Any:
+        return x + pos[: x.shape[1]]
+
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(embed, "f32[1, s, 4]"))
+    np.testing.assert_allclose(compiled(draw(1, 512, 4)), draw(1, 512, 4) + pos)
+    with pytest.raises(
+        DimError, match=r"s=513 exceeds table size 512 \(pos axis 0\) at .*test_dynamic_dims"
+    ):
+        compiled(draw(1, 513, 4))
+    tables = {"word": draw(300, 4)}
+    traced = rlx_xla.trace(lambda x: x + jnp.asarray(tables["word"])[: x.shape[1]], "f32[1, s, 4]")
+    with pytest.raises(
+        DimError, match=r"s=301 exceeds table size 300 \(tables\['word'\] axis 0\) at "
+    ):
+        rlx.Session("cpu").compile(traced)(draw(1, 301, 4))
+
+
 def test_b4_a_reshape_that_needs_a_divisor() -> None:
     def rows(x: Any) -> Any:
         return x.reshape(-1, 4)

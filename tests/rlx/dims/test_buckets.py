@@ -49,6 +49,13 @@ def test_learned_steps_follow_the_histogram() -> None:
     assert buckets.rounded({"n": 300})["n"] == 300
 
 
+@pytest.mark.parametrize("start", [1, 40])
+def test_learned_steps_of_growing_sizes_double(start: int) -> None:
+    buckets = Buckets({"n": "auto"})
+    steps = {buckets.rounded({"n": n})["n"] for n in range(start, 1000)}
+    assert len(steps) <= 11, sorted(steps)
+
+
 def test_names_are_checked() -> None:
     assert buckets_of(None, ["n"]) is None
     assert buckets_of("pow2", []) is None
