@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast, final
+from typing import TYPE_CHECKING, SupportsIndex, TypeAlias, cast, final
 
 from rlx import dims
 from rlx.dims import DimExpr
@@ -13,7 +15,7 @@ from rlx.dtypes import BY_LABEL, DType, as_dtype
 from rlx.errors import ParseError, ShapeError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 Dim: TypeAlias = "int | DimExpr"
 Shape: TypeAlias = "tuple[Dim, ...]"
@@ -30,14 +32,19 @@ class TensorType:
     """The type of one value, printed as ``f32[batch, 64]``.
 
     Attributes:
-        dtype: the element type.
-        shape: one dim per axis, an int ≥ 0 or a symbolic expression.
+        dtype: the element type; its label (``"f32"``) or NumPy's dtype is taken too.
+        shape: one dim per axis, an int ≥ 0 or a symbolic expression; a dim may be given as text
+            (``"2*n"``).
     """
 
     dtype: DType
     shape: Shape = ()
 
     def __post_init__(self) -> None:
+        if type(self.dtype) is not DType:
+            object.__setattr__(self, "dtype", as_dtype(self.dtype))
+        if type(self.shape) is not tuple:
+            object.__setattr__(self, "shape", _as_shape(self.shape))
         size = 1
         for axis, dim in enumerate(self.shape):
             if type(dim) is int:
@@ -47,9 +54,9 @@ class TensorType:
                     )
                 size *= dim
             elif not isinstance(dim, DimExpr):
-                raise ShapeError(
-                    f"type: a dim is an int or a symbolic expression; axis {axis} is {dim!r}."
-                )
+                object.__setattr__(self, "shape", _as_shape(self.shape))
+                self.__post_init__()
+                return
         if size * self.dtype.itemsize > MAX_BYTES:
             raise ShapeError(
                 f"type: a tensor may hold at most 2^62 bytes; {self} would hold more. "
@@ -99,6 +106,30 @@ class TensorType:
         if self.is_static:
             return self
         return TensorType(self.dtype, tuple(dims.substitute(d, binding) for d in self.shape))
+
+
+def _as_shape(shape: object) -> Shape:
+    """Dims as a type holds them, from what was given as a shape.
+
+    Raises:
+        ShapeError: it is no sequence, or one of them is no dim.
+        DimError: the text of a dim is no expression.
+    """
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        raise ShapeError(
+            f"type: a shape is a tuple of dims; got {shape!r}. Write one such as (4, 'n')."
+        )
+    return tuple(_as_dim(axis, dim) for axis, dim in enumerate(cast("Iterable[object]", shape)))
+
+
+def _as_dim(axis: int, dim: object) -> Dim:
+    if isinstance(dim, DimExpr):
+        return dim
+    if isinstance(dim, str):
+        return dims.parse(dim)
+    if not isinstance(dim, bool) and isinstance(dim, SupportsIndex):
+        return operator.index(dim)
+    raise ShapeError(f"type: a dim is an int or a symbolic expression; axis {axis} is {dim!r}.")
 
 
 TOKEN = TensorType(DType.TOKEN)
