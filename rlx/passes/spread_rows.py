@@ -91,14 +91,15 @@ def _batches_of(node: Node) -> tuple[list[Rows], list[Rows]] | None:
             first(v) for v in node.results
         ]
     if isinstance(op, Lstm | Gru | Rnn):
-        states = len(node.results) - 1  # the last inputs and results: layers, batch, width
-        weights = node.inputs[1 : len(node.inputs) - states]
-        given = node.inputs[len(node.inputs) - states :]
+        # Weights and biases, then first states of layers, batch and width, then a mask.
+        states, weights = len(node.results) - 1, 4 if isinstance(op, Gru) else 3
+        given, masks = node.inputs[1 + weights :][:states], node.inputs[1 + weights + states :]
         return (
             [
                 first(node.inputs[0]),
-                *((None,) * v.type.rank for v in weights),
+                *((None,) * v.type.rank for v in node.inputs[1 : 1 + weights]),
                 *(first(v, 1) for v in given),
+                *(first(v) for v in masks),
             ],
             [first(node.results[0]), *(first(v, 1) for v in node.results[1:])],
         )

@@ -84,6 +84,8 @@ def network(kind: type[Op]) -> Callable[[np.random.Generator], Iterator[Sample]]
                 shapes += [(stacked, batch, hidden)] * ((2 if kind is Lstm else 1) * carry)
                 bound = 1.0 / max(hidden, 1) ** 0.5
                 arrays = tuple(draw(rng, dtype, s, low=-bound, high=bound) for s in shapes)
+                if carry and dtype.bits + number != 32:
+                    arrays += (rng.integers(0, 2, (batch, steps)).astype(bool),)
                 yield Sample(
                     kind(**attributes),
                     arrays,

@@ -315,6 +315,7 @@ WAYS = [
     Way("delta rule under vmap", jax.vmap(gated_delta(), 1, 1), DELTA, GATED, hostile=False),
     Way("delta rule of channels", delta_of_channels, ((STEPS, 2, H),) * 4,
         {"gated_delta_net": 1}, hostile=False),
+    Way("a cell of masked steps", masked_steps, (*SQUARE, (2,)), ONE_RNN, hostile=False),
     Way("hk.DeepRNN of GRUs", _deep(lambda: hk.GRU(H)), (CELL[0],), {"gru": 2}, hostile=False),
 ]  # fmt: skip
 
@@ -329,5 +330,4 @@ LOOKALIKES = [
         {"softplus": 1}, misses=("its keys have 4 elements and its values 5",)),
     Way("delta rule, read before", delta_read_before, ((STEPS, H),) * 3, {}),
     Way("sums of outer products", sums_of_outer_products, ((STEPS, H),) * 3, {}),
-    Way("a cell of masked steps", masked_steps, (*SQUARE, (2,)), {}),
 ]  # fmt: skip

@@ -37,6 +37,10 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
                 op = {"hidden_size": 3, "num_layers": 2, "bidirectional": True, "carry": True}
                 yield _recurrent(rng, kind, dtype, (1, length, 5), **op)
             yield _recurrent(rng, Gru, dtype, (2, length, 3), hidden_size=4, reset_after=False)
+    for kind in (Lstm, Gru, Rnn):
+        op = {"hidden_size": 3, "num_layers": 2, "bidirectional": True, "carry": True}
+        yield _recurrent(rng, kind, DType.F32, (3, 6, 2), masked=True, **op)
+        yield _recurrent(rng, kind, DType.BF16, (2, 4, 3), masked=True, hidden_size=4, carry=True)
     yield _recurrent(rng, Rnn, DType.F32, (3, 5, 1), hidden_size=1, relu=True, num_layers=3)
     yield _recurrent(rng, Gru, DType.F32, (0, 3, 2), hidden_size=2, carry=True)
     op = {"hidden_size": 3, "num_layers": 2, "bidirectional": True, "carry": True}
@@ -61,6 +65,7 @@ def _recurrent(
     kind: type[Op],
     dtype: DType,
     shape: tuple[int, int, int],
+    masked: bool = False,
     **attributes: Any,
 ) -> Sample:
     op = kind(**attributes)
@@ -75,7 +80,8 @@ def _recurrent(
         shapes += [(stacked, shape[0], hidden)] * (2 if kind is Lstm else 1)
     # Weights below one keep the network contracting, so that roundings do not grow with steps.
     arrays = tuple(draw(rng, dtype, s, low=-0.5, high=0.5) for s in shapes)
-    return Sample(op, arrays, f"{dtype} {shape} {attributes}")
+    masks = (rng.integers(0, 2, shape[:2]).astype(bool),) if masked else ()
+    return Sample(op, (*arrays, *masks), f"{dtype} {shape} {attributes}{' masked' * masked}")
 
 
 def error_samples() -> Iterator[ErrorSample]:
@@ -135,6 +141,10 @@ def _recurrent_errors(kind: type[Op]) -> Iterator[ErrorSample]:
     yield ErrorSample(none, good, ShapeError, "C4", "num_layers")
     yield ErrorSample(op, (*good, *states), ShapeError, "C5", "carry=False")
     yield ErrorSample(carried, good, ShapeError, "C5", "got none")
+    whole = (*good, *states)
+    yield ErrorSample(carried, (*whole, "f32[1, 4]"), ShapeError, "C6", "got f32[1, 4]. Convert")
+    yield ErrorSample(carried, (*whole, "bool[4]"), ShapeError, "C6", "got bool[4]. Convert")
+    yield ErrorSample(carried, (*whole, "bool[1, 5]"), ShapeError, "C6", "mask is required to be")
 
 
 def symbolic_samples() -> Iterator[SymbolicSample]:
@@ -154,6 +164,7 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
         op = _make(kind, hidden_size=2, bidirectional=True, carry=True)()
         types = ("f32[b, s, 3]", f"f32[{2 * rows * 3}]", f"f32[2, {rows}, 2]", *biases, *states)
         yield SymbolicSample(op, types, binding)
+        yield SymbolicSample(op, (*types, "bool[b, s]"), binding)
 
 
 def _make(op: type[Op], **attributes: Any) -> Callable[[], Op]:

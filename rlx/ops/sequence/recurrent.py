@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, cast, final
 
+from rlx.dtypes import DType
 from rlx.ir.graph import Value
 from rlx.ir.op import Op, define_op
+from rlx.ops.compare import Select
 from rlx.ops.dot import DotGeneral
 from rlx.ops.patterns import bind_axes, require_one_float, require_positive
 from rlx.ops.sequence.loops import Values, scan, spread, zeros
@@ -63,6 +65,7 @@ class _Stack:
         hidden_bias: Value | None,
         states: Sequence[Value | None],
         cell: Cell,
+        mask: Value | None = None,
     ) -> Value | tuple[Value, ...]:
         """All layers; the states as results only where they are given."""
         dtype = x.dtype.compute
@@ -71,6 +74,7 @@ class _Stack:
         sequence = x.convert(dtype).transpose(1, 0, 2)
         last: list[list[Value]] = [[] for _ in states]
         offset, count = 0, 2 if self.apart else 1
+        moves = [] if mask is None else [mask.transpose(1, 0)]
         for layer in range(self.layers):
             width = int(sequence.shape[2])
             size = self.rows * width
@@ -93,9 +97,13 @@ class _Stack:
                 def step(known: Values, carry: Values, now: Values) -> tuple[Values, Values]:
                     bias = known[count] if len(known) > count else None
                     new = cell(now[0], known[:count], carry, bias)
+                    for moved in now[1:]:
+                        pred = spread(moved, (batch, self.hidden), 0)
+                        new = [_select(pred, *pair) for pair in zip(new, carry, strict=True)]
                     return new, [new[0]]
 
-                carry, (y,) = scan(step, start, [gates], consts=consts, reverse=direction == 1)
+                xs = [gates, *moves]
+                carry, (y,) = scan(step, start, xs, consts=consts, reverse=direction == 1)
                 parts.append(y)
                 for all_layers, value in zip(last, carry, strict=True):
                     all_layers.append(value.reshape(1, batch, self.hidden))
@@ -131,6 +139,7 @@ class Lstm(Op):
         bias: float[L·D, 4·H]     the sum of both biases.
         h0: float[L·D, B, H]      the first hidden states, with carry only; 0 without.
         c0: float[L·D, B, H]      the first cell states, with carry only; 0 without.
+        mask: bool[B, S]          where a sequence goes on, with carry only; states stay elsewhere.
 
     Attributes:
         hidden_size: H.
@@ -147,6 +156,7 @@ class Lstm(Op):
         C3: one floating dtype for all.
         C4: hidden_size and num_layers ≥ 1.
         C5: h0 and c0 are given with carry, and only there.
+        C6: mask is bool[B, S].
 
     Numerics: narrower floats than f32 compute in f32, states included; results rounded once.
     Source: Hochreiter & Schmidhuber 1997; `torch.nn.LSTM`; RLX `Op::Lstm`.
@@ -165,9 +175,10 @@ class Lstm(Op):
         bias: TensorType,
         h0: TensorType | None = None,
         c0: TensorType | None = None,
+        mask: TensorType | None = None,
     ) -> Results:
-        states = {"h0": h0, "c0": c0}
-        return _check(self, _stack(self, 4), x, w_ih, w_hh, {"bias": bias}, states, self.carry)
+        biases, states = {"bias": bias}, {"h0": h0, "c0": c0}
+        return _check(self, _stack(self, 4), x, w_ih, w_hh, biases, states, self.carry, mask)
 
     def decompose(
         self,
@@ -177,6 +188,7 @@ class Lstm(Op):
         bias: Value,
         h0: Value | None = None,
         c0: Value | None = None,
+        mask: Value | None = None,
     ) -> Value | tuple[Value, ...]:
         def cell(entering: Value, weights: Values, states: Values, _: Value | None) -> Values:
             kept = _product(states[0], weights[0], axis=0)
@@ -184,7 +196,7 @@ class Lstm(Op):
             c = _sigmoid(f) * states[1] + _sigmoid(i) * g.tanh()
             return [_sigmoid(o) * c.tanh(), c]
 
-        return _stack(self, 4).run(x, w_ih, w_hh, bias, None, [h0, c0], cell)
+        return _stack(self, 4).run(x, w_ih, w_hh, bias, None, [h0, c0], cell, mask)
 
 
 @define_op("gru")
@@ -204,6 +216,7 @@ class Gru(Op):
         b_ih: float[L·D, 3·H]
         b_hh: float[L·D, 3·H]     of n: added before the reset gate, with reset_after.
         h0: float[L·D, B, H]      the first states, with carry only; 0 without.
+        mask: bool[B, S]          where a sequence goes on, with carry only; states stay elsewhere.
 
     Attributes:
         hidden_size: H.
@@ -222,6 +235,7 @@ class Gru(Op):
         C3: one floating dtype for all.
         C4: hidden_size and num_layers ≥ 1.
         C5: h0 is given with carry, and only there.
+        C6: mask is bool[B, S].
 
     Numerics: narrower floats than f32 compute in f32, states included; results rounded once.
     Source: Cho et al. 2014, arXiv:1406.1078; `torch.nn.GRU`; RLX `Op::Gru`.
@@ -241,9 +255,10 @@ class Gru(Op):
         b_ih: TensorType,
         b_hh: TensorType,
         h0: TensorType | None = None,
+        mask: TensorType | None = None,
     ) -> Results:
         biases = {"b_ih": b_ih, "b_hh": b_hh}
-        return _check(self, _stack(self, 3), x, w_ih, w_hh, biases, {"h0": h0}, self.carry)
+        return _check(self, _stack(self, 3), x, w_ih, w_hh, biases, {"h0": h0}, self.carry, mask)
 
     def decompose(
         self,
@@ -253,6 +268,7 @@ class Gru(Op):
         b_ih: Value,
         b_hh: Value,
         h0: Value | None = None,
+        mask: Value | None = None,
     ) -> Value | tuple[Value, ...]:
         hidden = self.hidden_size
 
@@ -273,7 +289,7 @@ class Gru(Op):
             return [(1.0 - z) * n + z * h]
 
         stack = dataclasses.replace(_stack(self, 3), apart=0 if self.reset_after else 1)
-        return stack.run(x, w_ih, w_hh, b_ih, b_hh, [h0], cell)
+        return stack.run(x, w_ih, w_hh, b_ih, b_hh, [h0], cell, mask)
 
 
 @define_op("rnn")
@@ -289,6 +305,7 @@ class Rnn(Op):
         w_hh: float[L·D, H, H]
         bias: float[L·D, H]     the sum of both biases.
         h0: float[L·D, B, H]    the first states, with carry only; 0 without.
+        mask: bool[B, S]        where a sequence goes on, with carry only; states stay elsewhere.
 
     Attributes:
         hidden_size: H.
@@ -306,6 +323,7 @@ class Rnn(Op):
         C3: one floating dtype for all.
         C4: hidden_size and num_layers ≥ 1.
         C5: h0 is given with carry, and only there.
+        C6: mask is bool[B, S].
 
     Numerics: narrower floats than f32 compute in f32, states included; results rounded once.
     Source: Elman 1990; `torch.nn.RNN`; RLX `Op::Rnn`.
@@ -324,18 +342,25 @@ class Rnn(Op):
         w_hh: TensorType,
         bias: TensorType,
         h0: TensorType | None = None,
+        mask: TensorType | None = None,
     ) -> Results:
         biases, states = {"bias": bias}, {"h0": h0}
-        return _check(self, _stack(self, 1), x, w_ih, w_hh, biases, states, self.carry)
+        return _check(self, _stack(self, 1), x, w_ih, w_hh, biases, states, self.carry, mask)
 
     def decompose(
-        self, x: Value, w_ih: Value, w_hh: Value, bias: Value, h0: Value | None = None
+        self,
+        x: Value,
+        w_ih: Value,
+        w_hh: Value,
+        bias: Value,
+        h0: Value | None = None,
+        mask: Value | None = None,
     ) -> Value | tuple[Value, ...]:
         def cell(entering: Value, weights: Values, states: Values, _: Value | None) -> Values:
             total = entering + _product(states[0], weights[0], axis=0)
             return [total.relu() if self.relu else total.tanh()]
 
-        return _stack(self, 1).run(x, w_ih, w_hh, bias, None, [h0], cell)
+        return _stack(self, 1).run(x, w_ih, w_hh, bias, None, [h0], cell, mask)
 
 
 def _check(
@@ -347,8 +372,9 @@ def _check(
     biases: dict[str, TensorType],
     states: dict[str, TensorType | None],
     carry: bool,
+    mask: TensorType | None,
 ) -> Results:
-    """Check C1 to C5, and return the result types."""
+    """Check C1 to C6, and return the result types."""
     require_positive(op, "C4", hidden_size=stack.hidden, num_layers=stack.layers)
     given = {name: t for name, t in states.items() if t is not None}
     op.require(
@@ -376,6 +402,13 @@ def _check(
         **{n: (t, "L·D G·H") for n, t in biases.items()},
     )
     require_one_float(op, "C3", x=x, w_ih=w_ih, w_hh=w_hh, **biases, **given)
+    if mask is not None:
+        op.require(
+            "C6",
+            mask.rank == 2 and mask.dtype is DType.BOOL,
+            f"mask is required to be bool[B, S]; got {mask}. Convert or reshape it.",
+        )
+        bind_axes(op, "C6", {"B": sizes["B"], "S": sizes["S"]}, mask=(mask, "B S"))
     y = x.with_shape((sizes["B"], sizes["S"], stack.directions * stack.hidden))
     return (y, *given.values()) if carry else y
 
@@ -398,6 +431,10 @@ def _row(x: Value, row: int) -> Value:
 def _split(x: Value, size: int) -> list[Value]:
     count = int(x.shape[1]) // size
     return [x.narrow(1, i * size, size) for i in range(count)]
+
+
+def _select(pred: Value, on_true: Value, on_false: Value) -> Value:
+    return cast("Value", Select()(pred, on_true, on_false))
 
 
 def _sigmoid(x: Value) -> Value:

@@ -7,19 +7,24 @@ steps before the second begins, which reads what the first has stacked.
 
 from __future__ import annotations
 
-from collections import Counter
+import collections
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import TypeAlias, cast, final
 
+from rlx.dtypes import DType
 from rlx.ir.graph import Graph, Node, Value, make_node
+from rlx.ir.operators import constant
 from rlx.ir.rewrite import Rule, substitute, sweep
+from rlx.ops.compare import Select
 from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
 from rlx.ops.io import Input
-from rlx.ops.shape import Concatenate
+from rlx.ops.shape import Concatenate, Iota
 from rlx.passes.recognize.at_once import at_once
+from rlx.passes.recognize.masked_cells import plain_mask
 from rlx.passes.recognize.matcher import Match
+from rlx.passes.stream_loops.sequences import Counter, counter_at
 
 _MOST_CARRIES = 32
 """Loops that carry more values are left alone."""
@@ -141,7 +146,7 @@ class _Split:
                     wider |= reach[other]
                 changed = changed or wider != mask
                 reach[place] = wider
-        alike = Counter(reach)
+        alike = collections.Counter(reach)
         order = sorted(alike, key=lambda mask: (mask.bit_count(), mask & -mask))
         return [tuple(p for p, mask in enumerate(reach) if mask == same) for same in order]
 
@@ -177,19 +182,25 @@ class _Split:
         self.pieces.append(piece)
 
     def prepared(self, piece: _Piece) -> list[Value]:
-        """What products of a piece read that no carry of its own is behind."""
+        """What products and masks of a piece read that no carry of its own is behind."""
         own = sum(1 << place for place in piece.carries)
         found: dict[Value, None] = {}
+
+        def look(part: Value) -> None:
+            inside = part.node in piece.nodes and part not in piece.imported
+            if inside and not self._needs[part.node] & own and self._rows[part.node]:
+                found[part] = None
+
+        for node in {self.body.outputs[place].node for place in piece.carries}:
+            if isinstance(node.op, Select):
+                look(plain_mask(node.inputs[0]))
         for node in piece.nodes if piece.carries else ():
             if not isinstance(node.op, DotGeneral):
                 continue
             for value in node.inputs:
                 joined = isinstance(value.node.op, Concatenate)
                 for part in value.node.inputs if joined else (value,):
-                    inside = part.node in piece.nodes and part not in piece.imported
-                    free = not self._needs[part.node] & own and self._rows[part.node]
-                    if inside and free:
-                        found[part] = None
+                    look(part)
         return [v for node in self.body.nodes() for v in node.results if v in found]
 
     def rebuilt(
@@ -205,6 +216,12 @@ class _Split:
         carried: dict[int, Value] = {}
         cells: list[Node] = []
         for piece, early in zip(self.pieces, prepared, strict=True):
+            counted = self._counted(piece, early)
+            if counted is not None:
+                last, rows = counted
+                carried[piece.carries[0]] = last
+                stacked.update(rows)
+                continue
             if early or not piece.carries:
                 values = early or list(piece.shown)
                 body, operands, consts = self._body(_Piece((), imported=piece.imported), values,
@@ -230,6 +247,25 @@ class _Split:
         ys = (stacked[v] for v in self.body.outputs[count:])
         return (*(carried[place] for place in range(count)), *ys), tuple(cells)
 
+    def _counted(
+        self, piece: _Piece, early: Sequence[Value]
+    ) -> tuple[Value, dict[Value, Value]] | None:
+        """The last value of a piece that counts steps, and its values in all of them."""
+        length = self.op.length
+        if early or len(piece.carries) != 1 or not isinstance(length, int):
+            return None
+        (place,) = piece.carries
+        before, after = self._carried[place], self.body.outputs[place]
+        first = self.op.num_consts
+        counter = counter_at(self.body, first, place, self.node.inputs[first + place])
+        if counter is None or not counter.fits(length, before.dtype):
+            return None
+        if not {*piece.shown} <= {before, after}:
+            return None
+        rows = {value: _count(counter, before.dtype, length, self.op.reverse, value is after)
+                for value in piece.shown}  # fmt: skip
+        return constant(counter.last(length), before.dtype), rows
+
     def _body(
         self, piece: _Piece, outputs: Sequence[Value], stacked: dict[Value, Value]
     ) -> tuple[Graph, list[Value], int]:
@@ -252,6 +288,15 @@ class _Split:
         body = Graph(inputs, (), inner.outputs, name=self.body.name)
         operands = [*(given[v] for v in (*consts, *states, *xs)), *(stacked[v] for v in imported)]
         return body, operands, len(consts)
+
+
+def _count(counter: Counter, dtype: DType, length: int, reverse: bool, later: bool) -> Value:
+    """The values of a counter in the steps that take each row, before they add to it or after."""
+    start = counter.start + counter.step * ((length - 1 if reverse else 0) + later)
+    falls = (counter.step < 0) != reverse
+    moved = cast("Value", Iota(dtype=dtype, shape=(length,))()) * constant(abs(counter.step), dtype)
+    first = constant(start, dtype)
+    return first - moved if falls else first + moved
 
 
 def _needs(body: Graph, carried: Sequence[Value]) -> dict[Node, int]:

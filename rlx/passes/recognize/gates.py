@@ -15,6 +15,7 @@ from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
 from rlx.ops.dot.general import DEFAULT_PRECISION
 from rlx.ops.shape import Concatenate, Narrow, Slice, Split, Transpose
+from rlx.passes.recognize.masked_cells import Masked
 from rlx.passes.recognize.matcher import MAX_STEPS, Search, View
 
 _MAX_TERMS = 32
@@ -92,8 +93,10 @@ class Cell:
     """The body of a scan over one array.
 
     Attributes:
-        node: the scan.
+        loop: the scan.
+        node: the scan without its mask.
         op: its op.
+        masked: what its states stay by; None where each step changes them.
         search: the search in the body.
         width: of the states.
         entering: the input of one step.
@@ -103,10 +106,15 @@ class Cell:
             input, and the order in which its axes are time, batch and what is summed.
     """
 
-    def __init__(self, search: Search, node: Node, op: Scan, hidden: int) -> None:
+    def __init__(
+        self, search: Search, loop: Node, hidden: int, masked: Masked | None = None
+    ) -> None:
         """Look into the body of a loop whose states have a width."""
+        node = loop if masked is None else masked.node
+        op = cast("Scan", node.op)
         self.op = op
-        self.node = node
+        self.loop, self.node = loop, node
+        self.masked = masked
         self.search = Search(op.body, search.strict, search.misses, search.platform)
         self.width = hidden
         self.entering = op.body.inputs[-1]
@@ -118,8 +126,9 @@ class Cell:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """What weights are parts of, by their places."""
-        return (*self.node.inputs, *self.others)
+        """What weights are parts of, by their places, and then the mask."""
+        masks = () if self.masked is None else (self.masked.mask,)
+        return (*self.node.inputs, *self.others, *masks)
 
     def part(self, value: Value) -> Part:
         """A whole value, with gates along its last axis."""

@@ -17,6 +17,7 @@ from rlx.ops.sequence.loops import leaf
 from rlx.ops.shape import Concatenate, Narrow, Reshape, Reverse, Slice, Split, Transpose
 from rlx.ops.transcendental import Logistic, Tanh
 from rlx.passes.recognize.gates import Cell, Gate, Part, Weight, bias_of, joined
+from rlx.passes.recognize.masked_cells import Masked, mixed_by_factors, unmasked
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search
 
 Biases: TypeAlias = "Callable[[Sequence[Value], Value], tuple[Value, ...]]"
@@ -38,16 +39,21 @@ for several. Measured on two cores, 64 steps, flax cells: below them 0.2 to 0.95
 
 def recurrent(search: Search, node: Node) -> Match | None:
     """One layer over a sequence, in one direction."""
-    op = node.op
-    if not isinstance(op, Scan) or search.strict or not _carries_a_state(op):
+    whole = node.op
+    if not isinstance(whole, Scan) or search.strict:
         return None
-    why = _unfit(op)
+    masked = unmasked(search, node, whole)
+    stays = masked if isinstance(masked, Masked) else None
+    op = whole if stays is None else cast("Scan", stays.node.op)
+    if not _carries_a_state(op):
+        return None
+    why = masked if isinstance(masked, str) else _unfit(op)
     if why:
         search.miss(node, "recurrent cell", why)
         return None
     hidden = int(str(op.body.outputs[0].shape[-1]))
     known = len(search.misses)
-    made = _network(search, lambda: Cell(search, node, op, hidden))
+    made = _network(search, lambda: Cell(search, node, hidden, stays))
     if made is None and len(search.misses) == known:
         why = "its gates, or what they are made of, are not those of an LSTM, a GRU or a plain cell"
         search.miss(node, "recurrent cell", why)
@@ -94,10 +100,15 @@ def _carries_a_state(op: Scan) -> bool:
 def _unfit(op: Scan) -> str:
     """Why a loop over a state is none of the networks; empty where it may be one."""
     body, states = op.body, op.body.outputs[: op.num_carry]
-    shown = len(body.outputs) - op.num_carry
+    shown = len({*body.outputs[op.num_carry :]})
     read = len(body.inputs) - op.num_consts - op.num_carry
     if op.num_carry > 2 or body.effects:
         return f"its loop carries {op.num_carry} values, and one cell carries one or two"
+    if read == 2 and mixed_by_factors(op):
+        return (
+            "its states are mixed by a mask's factors, where the NaN and Inf of a step count "
+            "though the state stays; write jnp.where(mask, new, state)"
+        )
     if read != 1:
         return f"each step reads {read} arrays, and a layer over a sequence reads one"
     if shown > 1:
@@ -345,13 +356,13 @@ def _match(
     order: tuple[int, ...],
     biases: Biases,
 ) -> Match | None:
-    node, op, hidden = cell.node, cell.op, cell.width
+    node, op, hidden, masked = cell.node, cell.op, cell.width, cell.masked
     entering = [cast("Weight", gate.entering) for gate in gates]
     kept = [cast("Weight", gate.kept) for gate in gates]
     starts = node.inputs[op.num_consts : op.num_consts + op.num_carry]
-    shown = len(op.body.outputs) > op.num_carry
-    carry = any(search.number(v) != 0 for v in starts)
-    carry = carry or any(search.uses(v) for v in node.results[: op.num_carry])
+    shown = len(op.body.outputs) - op.num_carry
+    carry = masked is not None or any(search.number(v) != 0 for v in starts)
+    carry = carry or any(search.uses(v) for v in cell.loop.results[: op.num_carry])
     made_op = kind.replace(carry=carry)
     source = cell.source
     if (source is not None) and any(w.place < len(node.inputs) for w in entering):
@@ -363,11 +374,11 @@ def _match(
         states = operands[op.num_consts : op.num_consts + op.num_carry]
         one = states[0].rank == 1
         batch = 1 if one else states[0].shape[0]
+        goes = None if masked is None else masked.goes(operands[-1], batch)
         x = operands[len(node.inputs) - 1] if source is None else operands[source[0]]
         if source is not None:
             x = x.transpose(*source[1])
-        if op.reverse:
-            x = Reverse(axes=(0,))(x)
+        x = _forwards(x, op)
         x = x.reshape(1, *x.shape) if one else x.transpose(1, 0, 2)
         w_ih = joined(entering, read, hidden)
         w_hh = joined(kept, read, hidden)
@@ -380,12 +391,15 @@ def _match(
             w_hh.reshape(1, rows, hidden),
             *vectors,
             *first,
+            *([] if goes is None else [_forwards(goes, op).transpose(1, 0)]),
         )
         y, *last = cast("tuple[Value, ...]", made if carry else (made,))
         results: list[Value] = []
-        if shown:
-            y = y.reshape(*y.shape[1:]) if one else y.transpose(1, 0, 2)
-            results.append(Reverse(axes=(0,))(y) if op.reverse else y)
+        for number in range(shown):
+            rows_first = _forwards(y.transpose(1, 0, 2), op)
+            if masked is not None and goes is not None:
+                rows_first = masked.shown(rows_first, goes, number)
+            results.append(rows_first.reshape(rows_first.shape[0], hidden) if one else rows_first)
         if not carry:  # nothing reads the last states; the first ones stand in for them
             return (*states, *results)
         ended = [v.reshape(*states[0].shape) for v in last]
@@ -397,6 +411,11 @@ def _match(
         search.miss(node, kind.op_name, why)
         return None
     return Match(kind.op_name, cell.operands, build)
+
+
+def _forwards(rows: Value, op: Scan) -> Value:
+    """Rows in the order of the steps that take them, and the other way round."""
+    return cast("Value", Reverse(axes=(0,))(rows)) if op.reverse else rows
 
 
 def _gains(search: Search, cell: Cell, build: Callable[..., tuple[Value, ...]]) -> bool:

@@ -1,5 +1,5 @@
 // Handlers of recurrent.h: rlx_recurrent_<dtype>_cpu(x, w_ih, w_hh, bias[, hidden bias of a GRU]
-// [, h0[, c0 of an LSTM]]) -> y[, h[, c]]; attributes `kind` (the order of rlx::RecurrentKind),
+// [, h0[, c0 of an LSTM][, mask: pred]]) -> y[, h[, c]]; attributes `kind` (the order of rlx::RecurrentKind),
 // `hidden_size`, `num_layers`: s64, `bidirectional`, `carry`: bool.
 #include "recurrent.h"
 
@@ -27,7 +27,9 @@ void RecurrentHandler(const rlx::Call& call) {
   const bool gru = rlx::IsGru(s.kind);
   const int64_t states = s.kind == rlx::RecurrentKind::kLstm ? 2 : 1;
   const int64_t plain = gru ? 5 : 4;
-  call.Expect(plain + (carry ? states : 0), 1 + (carry ? states : 0));
+  const int64_t given = plain + (carry ? states : 0);  // before a mask
+  const bool masked = carry && call.ArgCount() > given;
+  call.Expect(given + (masked ? 1 : 0), 1 + (carry ? states : 0));
   const rlx::Tensor x = call.Arg(0, kType), w_ih = call.Arg(1, kType), w_hh = call.Arg(2, kType),
                     y = call.Result(0, kType);
   const auto refuse = [&] {
@@ -49,14 +51,23 @@ void RecurrentHandler(const rlx::Call& call) {
       y.size() != s.batch * s.steps * s.directions * s.hidden) {
     refuse();
   }
-  for (int64_t i = 3; i < call.ArgCount(); ++i) {
+  for (int64_t i = 3; i < given; ++i) {
     const int64_t wanted = i < plain ? ways * rows : ways * s.batch * s.hidden;
     if (call.Arg(i, kType).size() != wanted) refuse();
   }
   for (int64_t i = 1; i < call.ResultCount(); ++i) {
     if (call.Result(i, kType).size() != ways * s.batch * s.hidden) refuse();
   }
+  if (masked) {
+    const rlx::Tensor mask = call.Arg(given, XLA_FFI_DataType_PRED);
+    if (mask.rank != 2 || mask.dim(0) != s.batch || mask.dim(1) != s.steps) {
+      rlx::InvalidArgument(call.name() + ": a mask [" + std::to_string(s.batch) + ", " +
+                           std::to_string(s.steps) + "] is required; got " + mask.ShapeText() +
+                           ".");
+    }
+  }
   rlx::RecurrentData<T> data = {};
+  if (masked) data.mask = call.Arg(given).As<const bool>();
   data.x = x.As<const T>();
   data.w_ih = w_ih.As<const T>();
   data.w_hh = w_hh.As<const T>();

@@ -4,6 +4,7 @@
 //   resets its state first multiplies r h, in place of h, for its last gate.
 // Layout: x [B, S, I]; W_ih flat, by layer, then direction, each [G H, I]; W_hh [L D, G H, H];
 //   biases [L D, G H]; states [L D, B, H]; y [B, S, D H], forward, then backward.
+//   mask [B, S]: where it is false, the states of a sequence stay, and y is the hidden one.
 // Numerics: all in f32, exp and tanh to 2 ulp; results rounded once.
 // Algorithm: weights are turned once, into panels of columns that lie side by side. A piece of the
 //   batch goes through all steps: the inputs of a few steps are multiplied together, and each step
@@ -42,6 +43,7 @@ struct RecurrentShape {
 };
 
 // Null states are zeros, or not wanted; the second bias is that of a GRU, the cell that of an LSTM.
+// Without a mask all sequences go on in all steps.
 template <typename T>
 struct RecurrentData {
   const T* x;
@@ -51,6 +53,7 @@ struct RecurrentData {
   const T* hidden_bias;
   const T* first_hidden;
   const T* first_cell;
+  const bool* mask;
   T* y;
   T* last_hidden;
   T* last_cell;
@@ -69,6 +72,7 @@ struct Direction {
   const float* kept;         // panels of [H, G padded H]; resetting first: of two gates, of one
   const float* bias;         // [G padded H]
   const float* hidden_bias;  // the same, or null
+  const bool* mask;          // [B, S], or null
   bool backward;
   float* y;  // [B, S, y_stride], at this direction's columns
   int64_t y_stride;

@@ -144,10 +144,12 @@ inline void Sequences(const RecurrentShape& s, const recurrent::Direction& way, 
       }
       for (int64_t i = 0; i < count; ++i) {
         float* h = hidden.get() + i * padded;
-        Cell(s.kind, padded, now + i * kSteps * columns, gru ? kept.get() + i * columns : nullptr,
-             h, cell.get() + i * padded);
-        std::memcpy(way.y + ((begin + i) * s.steps + first + t) * way.y_stride, h,
-                    s.hidden * sizeof(float));
+        const int64_t token = (begin + i) * s.steps + first + t;
+        if (way.mask == nullptr || way.mask[token]) {
+          Cell(s.kind, padded, now + i * kSteps * columns,
+               gru ? kept.get() + i * columns : nullptr, h, cell.get() + i * padded);
+        }
+        std::memcpy(way.y + token * way.y_stride, h, s.hidden * sizeof(float));
       }
     }
   }
@@ -247,6 +249,7 @@ void RecurrentLayers(const Pool& pool, const RecurrentShape& s, const RecurrentD
         one.kept = kept.get() + way * columns * s.hidden;
         one.bias = biases.get() + 2 * way * columns;
         one.hidden_bias = one.bias + columns;
+        one.mask = data.mask;
         one.backward = way == 1;
         one.y = y + way * s.hidden;
         one.y_stride = out_width;

@@ -269,6 +269,7 @@ Sketch Recurrent(Bytes* in, XLA_FFI_DataType type) {
     s.args.push_back(state);
     s.rets.push_back(state);
   }
+  if (carry && in->Next() % 2) s.args.push_back({XLA_FFI_DataType_PRED, {b, steps}});
   return s;
 }
 
