@@ -343,6 +343,10 @@ def scheme_named(name: str) -> QuantScheme:
     Raises:
         TraceError: there is none; the closest one is suggested.
     """
+    if not isinstance(cast("object", name), str):
+        raise TraceError(
+            f"quantize [scheme]: the name of a scheme is required, such as 'q4_k'; got {name!r}."
+        )
     base, colon, block = name.partition(":")
     if name in SHORT:
         return SHORT[name]

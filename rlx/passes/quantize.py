@@ -28,7 +28,7 @@ from rlx.ops.shape import Concatenate, Narrow, Reshape, Slice, Transpose
 from rlx.passes.base import AbstractPass, PassContext
 from rlx.quant.calibration import CalibrationRecord, TensorScale
 from rlx.quant.minifloat import ScaledFormat
-from rlx.quant.scaled import ScaledQuantConfig
+from rlx.quant.scaled import ScaledQuantConfig, ScaleKind
 
 _LOW = (DType.F32, DType.F16, DType.BF16)
 
@@ -53,9 +53,24 @@ class InsertScaledMatmul(AbstractPass):
         result = rewrite(graph, inserting.replace)
         if inserting.count:
             ctx.note(f"{inserting.count} matmuls in {self.config}")
+            for line in _lost(self.config):
+                ctx.note(line)
         for line in inserting.kept:
             ctx.note(line)
         return result
+
+
+def _lost(config: ScaledQuantConfig) -> list[str]:
+    """What scales that are E4M3 numbers lose: groups whose scale rounds to 0 become 0."""
+    if config.layout.kind is not ScaleKind.NVFP4:
+        return []
+    formats = dict.fromkeys((config.lhs, config.rhs))
+    return [
+        f"groups of {form} whose largest |x| is at most {form.max_finite * 2**-10:g} become 0: "
+        f"their scales round to 0 in {config.layout}; mx_e8m0/32 keeps them"
+        for form in formats
+        if form.max_finite * 2**-10 >= 0.1
+    ]
 
 
 @final

@@ -80,6 +80,15 @@ def test_inputs_may_be_rounded_too(scheme: str, rng: np.random.Generator) -> Non
     np.testing.assert_allclose(result, meant, rtol=5e-3, atol=5e-3 * np.abs(meant).max())
 
 
+@pytest.mark.parametrize("scheme", [None, 3, ("q4_k",)])
+def test_a_scheme_is_named(rng: np.random.Generator, scheme: Any) -> None:
+    message = (
+        f"quantize [scheme]: the name of a scheme is required, such as 'q4_k'; got {scheme!r}."
+    )
+    with pytest.raises(TraceError, match=re.escape(message)):
+        quantize(traced(rng)[0], scheme)
+
+
 def test_inputs_are_named(rng: np.random.Generator) -> None:
     source, _, _ = traced(rng)
     message = "quantize [inputs]: one of 'exact', 'int8' is required; got 'int4'."

@@ -89,6 +89,19 @@ def test_dot_general_of_matrices(axes: tuple[int, int], rng: np.random.Generator
         assert 1e-4 < np.linalg.norm(found - wanted) / np.linalg.norm(wanted) < error
 
 
+def test_groups_that_scales_of_e4m3_lose_are_named() -> None:
+    b = rlx.GraphBuilder()
+    graph = b.build(b.input("x", "f32[1, 16]") @ b.input("w", "f32[16, 1]"))
+    told = "groups of f8e5m2 whose largest |x| is at most 56 become 0: their scales round to 0 in "
+    for largest, lost in ((56.0, True), (56.5, False)):  # 57344 · 2^-10; E4M3 begins at 2^-9
+        feeds = {"x": np.full((1, 16), largest, "f"), "w": np.full((16, 1), 300, "f")}
+        result, notes = applied(graph, scaled(ScaledQuantConfig.of("f8e5m2", "nvfp4/16")))
+        assert told + "nvfp4/16; mx_e8m0/32 keeps them" in notes
+        assert (rlx.interpret(result, feeds)[0].item() == 0) == lost
+    for config in (ScaledQuantConfig.nvfp4(), ScaledQuantConfig.of("f8e5m2", "mx_e8m0/16")):
+        assert not any("become 0" in note for note in applied(graph, scaled(config))[1])
+
+
 def test_what_is_no_product_of_two_matrices_stays() -> None:
     b = rlx.GraphBuilder()
     x, v, m = b.input("x", "f32[2, 4, 4]"), b.input("v", "f32[4]"), b.input("m", "f64[4, 4]")
