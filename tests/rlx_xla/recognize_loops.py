@@ -315,6 +315,7 @@ WAYS = [
     Way("delta rule under vmap", jax.vmap(gated_delta(), 1, 1), DELTA, GATED, hostile=False),
     Way("delta rule of channels", delta_of_channels, ((STEPS, 2, H),) * 4,
         {"gated_delta_net": 1}, hostile=False),
+    Way("a cell of every second step", every_second, SQUARE, ONE_RNN, hostile=False),
     Way("a cell of masked steps", masked_steps, (*SQUARE, (2,)), ONE_RNN, hostile=False),
     Way("hk.DeepRNN of GRUs", _deep(lambda: hk.GRU(H)), (CELL[0],), {"gru": 2}, hostile=False),
 ]  # fmt: skip
@@ -322,7 +323,6 @@ WAYS = [
 LOOKALIKES = [
     Way("cells that read each other", joined_cells, RNN, {}),
     Way("a loop until it rests", until_it_rests, SQUARE, {}),
-    Way("a cell of every second step", every_second, SQUARE, {}),
     Way("a cell of the row before", of_the_row_before, SQUARE, {}),
     Way("delta rule of other decays", gated_delta(decay=jax.nn.sigmoid), DELTA, {}, misses=(
         "its decay is not known to be an exponential, of which the op takes the exponent",)),

@@ -108,6 +108,36 @@ def padded(step: Step) -> Callable[..., Any]:
     return function
 
 
+def by_rows(
+    row: Callable[[Any, Any], Any],
+    *,
+    steps: int = STEPS,
+    write: Callable[[Any], Any] | None = None,
+    numbers: Callable[[], Any] | None = None,
+) -> Callable[..., Any]:
+    """A plain cell over rows of x that a number of the step chooses.
+
+    Args:
+        row: of x and the number.
+        steps: how many.
+        write: into which row of the result the state goes, of the number; None for no result.
+        numbers: what a scan reads in place of the numbers of a counted loop.
+    """
+
+    def function(x: Any, w: Any, u: Any, b: Any) -> Any:
+        def one(t: Any, carry: Any) -> Any:
+            h, ys = carry
+            h = jnp.tanh(plain(row(x, t), h, w, u, b))
+            return h, ys if write is None else ys.at[write(t)].set(h)
+
+        start = (jnp.zeros((x.shape[1], H)), jnp.zeros((steps, x.shape[1], H)))
+        if numbers is None:
+            return lax.fori_loop(0, steps, one, start)[write is not None]
+        return lax.scan(lambda carry, t: (one(t, carry), None), start, numbers())[0][0]
+
+    return function
+
+
 def product_mask(goes: Any, new: Any, old: Any) -> Any:
     factor = goes[..., None].astype(jnp.float32)
     return jax.tree.map(lambda a, b: factor * a + (1 - factor) * b, new, old)
@@ -186,6 +216,24 @@ WAYS = [
     Way("linen.Bidirectional", _linen(_both), (BSI,), {"gru": 2}, hostile=False),
     Way("linen.Bidirectional by lengths", _linen(_both), (BSI, LENGTHS), {"gru": 2},
         hostile=False),
+    Way("rows of a loop, last to first", by_rows(lambda x, t: x[STEPS - 1 - t]), (X, *RNNS),
+        ONE_RNN, hostile=False),
+    Way("rows of a loop, last to first, written", by_rows(
+        lambda x, t: x[-1 - t], write=lambda t: t), (X, *RNNS), ONE_RNN, hostile=False),
+    Way("rows of a loop, written last to first", by_rows(
+        lambda x, t: x[t], write=lambda t: STEPS - 1 - t), (X, *RNNS), ONE_RNN, hostile=False),
+    Way("rows before those of a loop, around", by_rows(lambda x, t: x[t - 1]), (X, *RNNS),
+        ONE_RNN, hostile=False),
+    Way("rows before those of a loop, clamped", by_rows(
+        lambda x, t: lax.dynamic_index_in_dim(x, t - 1, 0, keepdims=False)), (X, *RNNS), ONE_RNN,
+        hostile=False),
+    Way("every second row, from the end", by_rows(lambda x, t: x[5 - 2 * t], steps=3),
+        (X, *RNNS), ONE_RNN, hostile=False),
+    Way("rows by numbers that a scan reads", by_rows(
+        lambda x, t: x[t], numbers=lambda: jnp.arange(STEPS)), (X, *RNNS), ONE_RNN, hostile=False),
+    Way("rows by numbers from the end", by_rows(
+        lambda x, t: x[t], numbers=lambda: jnp.arange(1, STEPS)[::-1]), (X, *RNNS), ONE_RNN,
+        hostile=False),
 ]  # fmt: skip
 
 LOOKALIKES = [
@@ -206,4 +254,8 @@ LOOKALIKES = [
     Way("linen.RNN of LSTMs that returns all cells", _linen(
         _cells(nn.LSTMCell), return_carry=True), (BSI, LENGTHS), {},
         misses=("each step returns 2 arrays",)),
+    Way("rows by squares of numbers", by_rows(lambda x, t: x[t * t % STEPS]), (X, *RNNS), {},
+        misses=("its steps read no rows of an array in an order that a scan has",)),
+    Way("every second row is written", by_rows(
+        lambda x, t: x[t], steps=3, write=lambda t: 2 * t % 3), (X, *RNNS), {}),
 ]  # fmt: skip

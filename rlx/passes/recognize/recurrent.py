@@ -109,6 +109,8 @@ def _unfit(op: Scan) -> str:
             "its states are mixed by a mask's factors, where the NaN and Inf of a step count "
             "though the state stays; write jnp.where(mask, new, state)"
         )
+    if not read:
+        return "its steps read no rows of an array in an order that a scan has"
     if read != 1:
         return f"each step reads {read} arrays, and a layer over a sequence reads one"
     if shown > 1:

@@ -18,10 +18,17 @@ from rlx.ops.control_flow import Scan, While
 from rlx.ops.dot import DotGeneral
 from rlx.ops.indexing import DynamicUpdateSlice
 from rlx.ops.io import Input
-from rlx.ops.shape import Narrow, Reshape, Transpose
+from rlx.ops.shape import Concatenate, Narrow, Reshape, Reverse, Slice, Transpose
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.stream_loops.accesses import Access, access_of
-from rlx.passes.stream_loops.sequences import MAX_STEPS, Counter, counter_at, literal, sequences
+from rlx.passes.stream_loops.accesses import Access, Run, access_of
+from rlx.passes.stream_loops.sequences import (
+    MAX_STEPS,
+    Counter,
+    counter_at,
+    literal,
+    sequences,
+    vector,
+)
 from rlx.types import Dim
 
 
@@ -90,7 +97,8 @@ class _Loop:
         self._unroll = node.op.unroll if isinstance(node.op, Scan) else 1
         self.reads: list[Access] = []
         self.writes: dict[int, Access] = {}
-        if self._counters and 0 < length <= MAX_STEPS:
+        self._known = self._known_rows() if length <= MAX_STEPS else {}
+        if (self._counters or self._known) and 0 < length <= MAX_STEPS:
             self._look()
 
     @classmethod
@@ -114,10 +122,19 @@ class _Loop:
         """Whether the loop changes."""
         return bool(isinstance(self.node.op, While) or self.reads or self.writes or self._fixed)
 
+    def _known_rows(self) -> dict[Value, Array]:
+        """What steps read of vectors of known integers, such as their numbers, step by step."""
+        inside = self.body.inputs[len(self._consts) + len(self._carry) :]
+        pairs = (
+            (read, vector(x)) for read, x in zip(inside, self._xs, strict=False) if x.rank == 1
+        )
+        order = -1 if self.reverse else 1
+        return {read: elements[::order] for read, elements in pairs if elements is not None}
+
     def _look(self) -> None:
         """Find the reads and writes."""
         body, first = self.body, len(self._consts)
-        known: dict[Value, Array] = {}
+        known: dict[Value, Array] = dict(self._known)
         for counter in self._counters:
             counted = body.inputs[first + counter.place]
             known[counted] = counter.elements(self.length, counted.dtype)
@@ -132,10 +149,10 @@ class _Loop:
         streams = bool(self._xs) or len(body.outputs) > len(self._carry)
         if not streams and found and all(a.falls for a in found if self.length > 1):
             self.reverse = self.length > 1
-        found = [a for a in found if a.falls == self.reverse or self.length == 1]
+        found = [a for a in found if not a.writes or a.plain]
         if not any(isinstance(node.op, DotGeneral) for node in body.nodes()):
             # A part of an array is copied: measured on a CPU, a step that does little pays for it.
-            found = [a for a in found if a.array.shape[a.axis] == self.length]
+            found = [a for a in found if a.whole and a.falls == (self.reverse and self.length > 1)]
         self._take(found)
 
     def _take(self, found: Sequence[Access]) -> None:
@@ -152,7 +169,7 @@ class _Loop:
             (write,) = writes
             reads = [a for a in found if not a.writes and a.array is carried]
             # Each row is read before it is written, and never again.
-            alike = all((a.axis, a.first) == (write.axis, write.first) for a in reads)
+            alike = all((a.axis, a.runs) == (write.axis, write.runs) for a in reads)
             others = len(used.get(carried, ())) - len(reads) - 1
             if write.array is carried and alike and not others and not used.get(outputs[place]):
                 self.writes[place] = write
@@ -169,12 +186,12 @@ class _Loop:
     def rebuilt(self) -> tuple[Value, ...]:
         """The results of the loop, by a scan that reads and stacks rows."""
         body, carried = self.body, self._carried
-        rows: dict[tuple[Value, int, int], Value] = {}
+        rows: dict[tuple[Value, int, tuple[Run, ...]], Value] = {}
         outside: list[Value] = []
         replaced: dict[Value, Value] = {}
         names = iter(_free_names(body, len(self.reads)))
         for read in self.reads:
-            key = (read.array, read.axis, read.first)
+            key = (read.array, read.axis, read.runs)
             if key not in rows:
                 outside.append(self._rows(read))
                 leaf = Input(name=next(names), dtype=read.array.dtype, shape=read.row)
@@ -188,7 +205,8 @@ class _Loop:
         stacked = [*body.outputs[len(carried) :], *map(_update, self.writes.values())]
         consts = [*body.inputs[: len(self._consts)], *(carried[p] for p in self._fixed)]
         given = [*self._consts, *(self._carry[p] for p in self._fixed)]
-        xs = [*body.inputs[len(self._consts) + len(carried) :], *rows.values()]
+        given_rows = body.inputs[len(self._consts) + len(carried) :]
+        xs = [*given_rows, *rows.values()]
         everything = [*consts, *(p for p in carried if p not in consts), *xs]
         listed = Graph(everything, (), [*(body.outputs[p] for p in kept), *stacked], name=body.name)
         inner = substitute(listed, replaced) if replaced else listed
@@ -198,15 +216,22 @@ class _Loop:
             *(v for node in Graph(everything, (), outputs).nodes() for v in node.inputs),
         }
         pairs = [pair for pair in zip(consts, given, strict=True) if pair[0] in read]
+        # Numbers of steps that only chose rows are not read any more.
+        sources = [(v, x) for v, x in zip(given_rows, self._xs, strict=True)
+                   if v in read or v not in self._known]  # fmt: skip
+        streamed = [*(v for v, _ in sources), *rows.values()]
         inner = Graph(
-            [*(c for c, _ in pairs), *(carried[p] for p in kept), *xs], (), outputs, name=body.name
+            [*(c for c, _ in pairs), *(carried[p] for p in kept), *streamed],
+            (),
+            outputs,
+            name=body.name,
         )
         op = Scan(
             body=inner, length=self.length, reverse=self.reverse, num_consts=len(pairs),
             num_carry=len(kept), unroll=self._unroll,
         )  # fmt: skip
         first = (self._carry[p] for p in kept)
-        operands = [*(value for _, value in pairs), *first, *self._xs, *outside]
+        operands = [*(v for _, v in pairs), *first, *(x for _, x in sources), *outside]
         results = list(make_node(op, operands, self.node.location).results)
         return self._results(kept, results)
 
@@ -232,9 +257,11 @@ class _Loop:
         if read.axis:
             others = (a for a in range(array.rank) if a != read.axis)
             array = cast("Value", Transpose(permutation=(read.axis, *others))(array))
-        if array.shape[0] == self.length:
+        runs = read.stacked(reverse=self.reverse)
+        if runs == (Run(0, 1, self.length),) and array.shape[0] == self.length:
             return array
-        return cast("Value", Narrow(axis=0, start=read.first, length=self.length)(array))
+        pieces = [_piece(array, run) for run in runs]
+        return pieces[0] if len(pieces) == 1 else cast("Value", Concatenate(axis=0)(*pieces))
 
     def _results(self, kept: Sequence[int], made: Sequence[Value]) -> tuple[Value, ...]:
         """What the loop results in, of a scan's results."""
@@ -253,13 +280,32 @@ class _Loop:
 
     def _written(self, before: Value, write: Access, rows: Value) -> Value:
         """An array in which rows are written."""
+        (run,) = write.stacked(reverse=self.reverse)
+        if run.step < 0:
+            rows = cast("Value", Reverse(axes=(0,))(rows))
         if write.axis:
             order = [*range(1, write.axis + 1), 0, *range(write.axis + 1, rows.rank)]
             rows = cast("Value", Transpose(permutation=tuple(order))(rows))
         if rows.type == before.type:
             return rows
-        starts = [constant(write.first if a == write.axis else 0, "i32") for a in range(rows.rank)]
+        first = min(run.first, run.first + run.step * (run.length - 1))
+        starts = [constant(first if a == write.axis else 0, "i32") for a in range(rows.rank)]
         return cast("Value", DynamicUpdateSlice()(before, rows, *starts))
+
+
+def _piece(array: Value, run: Run) -> Value:
+    """Rows of the first axis at one distance."""
+    last = run.first + run.step * (run.length - 1)
+    low, high, step = min(run.first, last), max(run.first, last), abs(run.step)
+    if step == 1:
+        made = cast("Value", Narrow(axis=0, start=low, length=run.length)(array))
+    else:
+        rest = array.shape[1:]
+        made = cast("Value", Slice(
+            start_indices=(low, *(0 for _ in rest)), limit_indices=(high + 1, *rest),
+            strides=(step, *(1 for _ in rest)),
+        )(array))  # fmt: skip
+    return cast("Value", Reverse(axes=(0,))(made)) if run.step < 0 else made
 
 
 def _counters(body: Graph, first: int, carry: Sequence[Value], length: int) -> list[Counter]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -14,6 +14,23 @@ from rlx.ops.indexing.scatters import ScatterKind
 from rlx.ops.shape import Concatenate
 from rlx.passes.stream_loops.sequences import Known
 from rlx.types import Dim
+
+MAX_RUNS = 3
+"""Most pieces, each of rows at one distance, that are put together for a loop to read."""
+
+
+class Run(NamedTuple):
+    """Rows at one distance.
+
+    Attributes:
+        first: the first row.
+        step: from one to the next; not 0.
+        length: how many there are.
+    """
+
+    first: int
+    step: int
+    length: int
 
 
 @final
@@ -25,15 +42,13 @@ class Access:
         node: what reads or writes.
         array: the array, as the body has it.
         axis: along which the rows lie.
-        first: the lowest row.
-        falls: whether the first step takes the highest row.
+        runs: the rows, in the order of the steps.
     """
 
     node: Node
     array: Value
     axis: int
-    first: int
-    falls: bool
+    runs: tuple[Run, ...]
 
     @property
     def writes(self) -> bool:
@@ -41,10 +56,36 @@ class Access:
         return isinstance(self.node.op, DynamicUpdateSlice | ScatterGeneral)
 
     @property
+    def falls(self) -> bool:
+        """Whether each step takes the row below that of the step before."""
+        return len(self.runs) == 1 and self.runs[0].step == -1
+
+    @property
+    def plain(self) -> bool:
+        """Whether the rows are next to each other, in one order or the other."""
+        return len(self.runs) == 1 and abs(self.runs[0].step) == 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether they are all of the array's besides."""
+        return self.plain and self.runs[0].length == self.array.shape[self.axis]
+
+    @property
     def row(self) -> tuple[Dim, ...]:
         """The shape of a row."""
         shape = self.array.shape
         return (*shape[: self.axis], *shape[self.axis + 1 :])
+
+    def stacked(self, *, reverse: bool) -> tuple[Run, ...]:
+        """The rows as a loop reads or stacks them, first to last.
+
+        Args:
+            reverse: whether the loop goes from the last one to the first.
+        """
+        if not reverse:
+            return self.runs
+        return tuple(Run(r.first + r.step * (r.length - 1), -r.step, r.length)
+                     for r in reversed(self.runs))  # fmt: skip
 
 
 def access_of(node: Node, known: Known) -> Access | None:
@@ -117,7 +158,7 @@ def _boxed(
 
 
 def _ordered(node: Node, axis: int, places: np.ndarray | None, *, clamps: bool) -> Access | None:
-    """The access where its places are consecutive rows of the array."""
+    """The access where its places are rows of the array in a few pieces."""
     array = node.inputs[0]
     size = array.shape[axis]
     if places is None or not isinstance(size, int) or not places.size:
@@ -127,9 +168,25 @@ def _ordered(node: Node, axis: int, places: np.ndarray | None, *, clamps: bool) 
     rows = places.astype(np.int64)
     if clamps:
         rows = np.clip(rows, 0, size - 1)
-    first, last = int(rows[0]), int(rows[-1])
-    falls = last < first
-    wanted = np.arange(rows.size) * (-1 if falls else 1) + first
-    if not np.array_equal(rows, wanted) or min(first, last) < 0 or max(first, last) >= size:
+    if int(rows.min()) < 0 or int(rows.max()) >= size:
         return None
-    return Access(node, array, axis, min(first, last), falls)
+    runs = _runs(rows)
+    return None if runs is None else Access(node, array, axis, runs)
+
+
+def _runs(rows: np.ndarray) -> tuple[Run, ...] | None:
+    """Rows as pieces at one distance each; None for more than are put together."""
+    found: list[Run] = []
+    start = 0
+    while start < rows.size:
+        if len(found) == MAX_RUNS:
+            return None
+        distances = np.diff(rows[start:])
+        step = int(distances[0]) if distances.size else 1
+        others = np.flatnonzero(distances != step)
+        count = int(others[0]) + 1 if others.size else distances.size + 1
+        if step == 0 or (count == 2 and abs(step) > 1 and rows.size > 2):
+            step, count = 1, 1  # two rows far apart are no beginning of more
+        found.append(Run(int(rows[start]), 1 if count == 1 else step, count))
+        start += count
+    return tuple(found)

@@ -17,7 +17,7 @@ from rlx.ops.compare import Compare, Select
 from rlx.ops.convert import Convert, Copy
 from rlx.ops.io import Constant
 from rlx.ops.reduction import numbers
-from rlx.ops.shape import BroadcastInDim, Expand, Reshape
+from rlx.ops.shape import BroadcastInDim, Expand, Iota, Reshape, Reverse, Slice
 
 MAX_STEPS = 2**17
 """Loops of more steps are not followed: their counters are computed one by one here."""
@@ -26,6 +26,8 @@ _LAYOUTS: tuple[type[Op], ...] = (BroadcastInDim, Copy, Expand, Reshape)
 _ELEMENTWISE: tuple[type[Op], ...] = (
     Abs, Add, Compare, Convert, Max, Min, Mul, Neg, Select, Sub,
 )  # fmt: skip
+
+_VECTORS: tuple[type[Op], ...] = (BroadcastInDim, Copy, Reverse, Slice)
 
 Known: TypeAlias = "Mapping[Value, Array]"
 
@@ -102,6 +104,24 @@ def counter_at(body: Graph, first: int, place: int, start: Value) -> Counter | N
     if not step:
         return None
     return Counter(place, given, -step if isinstance(node.op, Sub) else step)
+
+
+def vector(value: Value, depth: int = 8) -> Array | None:
+    """The integers of a vector that is computed of constants alone; None for anything else."""
+    node, op = value.node, value.node.op
+    if value.rank > 1 or not value.dtype.is_integer or not depth:
+        return None
+    if isinstance(op, Constant):
+        return op.value.array
+    if isinstance(op, Iota):
+        size = value.shape[0]
+        known = isinstance(size, int) and size <= MAX_STEPS
+        return np.asarray(op.evaluate()) if known else None
+    if not isinstance(op, (*_ELEMENTWISE, *_VECTORS)):
+        return None
+    given = [a for v in node.inputs if (a := vector(v, depth - 1)) is not None]
+    known = len(given) == len(node.inputs) and all(isinstance(size, int) for size in value.shape)
+    return np.asarray(op.evaluate(*given)) if known else None
 
 
 def sequences(body: Graph, known: Known, length: int) -> dict[Value, Array]:

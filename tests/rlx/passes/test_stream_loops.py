@@ -250,3 +250,103 @@ def test_constants_that_wrap_on_their_way(rng: np.random.Generator) -> None:
     text = text.replace("convert(%8)", "convert(%8) {dtype = i8}")
     graph, made, _ = _streamed(text.replace("convert(%9)", "convert(%9) {dtype = i32}"))
     _assert_same(graph, made, rng)
+
+
+PRODUCT = (
+    "%9 = dot_general(%1, %1) {lhs_contracting = (0,), rhs_contracting = (0,)}: f32[3, 3]\n"
+    "  %10 = reduce_sum(%9) {axes = (0,)}: f32[3]\n  %3 = sub(%10, %h): f32[3]"
+)
+"""Beside a product, a step reads rows that are put together for it."""
+
+
+@pytest.mark.parametrize(
+    ("place", "reads", "writes"),
+    [
+        ("%p = sub(%five, %i): i32[]", 1, 1),
+        # Clamped in the first step, and in the last.
+        ("%p = sub(%i, %one): i32[]", 1, 0),
+        ("%p = add(%i, %one): i32[]", 1, 0),
+        # Every second row, twice: the last one is clamped.
+        ("%m = mul(%i, %two): i32[]\n  %l = compare(%i, %three) {direction = Direction.LT}: bool[]"
+         "\n  %k = sub(%m, %five): i32[]\n  %p = select(%l, %m, %k): i32[]", 1, 0),
+        # 0, 1, 4 and then 5 again and again.
+        ("%p = mul(%i, %i): i32[]", 0, 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("written", [False, True])
+def test_rows_in_other_orders(
+    place: str, reads: int, writes: int, written: bool, rng: np.random.Generator
+) -> None:
+    numbers = "".join(f"  %{name} = constant {n}: i32[]\n" for name, n in
+                      (("one", 1), ("two", 2), ("three", 3), ("five", 5)))  # fmt: skip
+    text = LOOP.replace("%3 = sub(%2, %h): f32[3]", PRODUCT)
+    zero, read = "  %0 = constant 0: i32[]\n", "  %1 = dynamic"
+    text = text.replace(f"{zero}{read}", f"{zero}{numbers}  {place}\n{read}")
+    old, new = (("(%ys, %4, %i, %0)", "(%ys, %4, %p, %0)") if written
+                else ("dynamic_slice(%xs, %i, %0)", "dynamic_slice(%xs, %p, %0)"))  # fmt: skip
+    graph, made, notes = _streamed(text.replace(old, new))
+    found = (1, writes) if written else (reads, 1)
+    assert notes == [f"1 loops that count are scans; {found[0]} reads and {found[1]} writes at a "
+                     "counter are rows of theirs"]  # fmt: skip
+    _assert_same(graph, made, rng)
+
+
+def test_loops_that_only_fall_go_backwards(rng: np.random.Generator) -> None:
+    """Then nothing is turned around."""
+    text = LOOP.replace("constant 6: i32[]", "constant -1: i32[]").replace("LT", "GT")
+    text = text.replace("constant 1: i32[]", "constant -1: i32[]")
+    text = text.replace("%0 = constant 0: i32[]\n  %1:3", "%0 = constant 5: i32[]\n  %1:3")
+    graph, made, _ = _streamed(text)
+    (scan,) = [n for n in made.nodes() if isinstance(n.op, Scan)]
+    assert isinstance(scan.op, Scan)
+    assert scan.op.reverse
+    assert scan.inputs[-1] in made.inputs
+    _assert_same(graph, made, rng)
+
+
+NUMBERED = """
+graph @body "body" {
+  input %xs "xs": f32[6, 3]
+  input %h "h": f32[3]
+  input %t "t": i32[]
+  %0 = constant 0: i32[]
+  %1 = dynamic_slice(%xs, %t, %0) {sizes = (1, 3)}: f32[1, 3]
+  %2 = reshape(%1) {shape = (3,)}: f32[3]
+  %3 = sub(%2, %h): f32[3]
+  return %3, %2
+}
+
+graph "loop" {
+  input %xs "xs": f32[6, 3]
+  input %h "h": f32[3]
+  %0 = iota() {dtype = i32, shape = (6,)}: i32[6]
+  %1:2 = scan(%xs, %h, %0) {body = @body, length = 6, num_consts = 1, num_carry = 1}: (f32[3], f32[6, 3])
+  return %1#0, %1#1
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reads"),
+    [
+        ("", 1),
+        ("  %2 = reverse(%0) {axes = (0,)}: i32[6]\n", 0),
+        ("  %3 = constant [0, 1, 2, 3, 4, 5]: i32[6]\n  %2 = add(%0, %3): i32[6]\n", 0),
+        ("  %3 = constant [0, 0, 0, 0, 0, 9]: i32[6]\n  %2 = add(%0, %3): i32[6]\n", 1),
+    ],
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_numbers_that_a_scan_reads(
+    numbers: str, reads: int, reverse: bool, rng: np.random.Generator
+) -> None:
+    text = NUMBERED.replace("  %1:2", f"{numbers}  %1:2")
+    text = text.replace("scan(%xs, %h, %0)", "scan(%xs, %h, %2)") if numbers else text
+    if reverse:
+        text = text.replace("num_consts = 1", "reverse = true, num_consts = 1")
+    graph, made, notes = _streamed(text)
+    assert notes == ([f"0 loops that count are scans; {reads} reads and 0 writes at a counter are "
+                      "rows of theirs"] if reads else [])  # fmt: skip
+    if reads:
+        (scan,) = [n for n in made.nodes() if isinstance(n.op, Scan)]
+        assert scan.inputs == (made.inputs[1], made.inputs[0])
+    _assert_same(graph, made, rng)
