@@ -12,6 +12,7 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import PassError, RlxError
+from rlx.ir.container import written_whole
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.interpret import evaluate_node, interpret
 from rlx.ir.rewrite import substitute
@@ -92,6 +93,7 @@ def bisect(
 
     Raises:
         PassError: the graph does not fail, or more than one of fails, passes and session is given.
+        FormatError: the system refuses to write.
     """
     given = [n for n, v in (("fails", fails), ("passes", passes), ("session", session)) if v]
     if len(given) > 1:
@@ -110,14 +112,15 @@ def bisect(
     small, arrays, reason = shrinking.run()
     target = None if path is None else Path(path)
     if target is not None:
-        target.write_text(f"{small}\n", encoding="utf-8")
+        with written_whole(target, "bisect") as text:
+            text.write(f"{small}\n".encode())
         _write_arrays(target.with_suffix(".npz"), arrays)
     return Bisection(small, arrays, reason, shrinking.tests, target)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """What ``numpy.savez`` writes, for any names."""
-    with zipfile.ZipFile(path, "w") as archive:
+    with written_whole(path, "bisect") as whole, zipfile.ZipFile(whole, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w") as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)

@@ -125,8 +125,12 @@ def write(path: str, header: Header, text: bytes, arrays: Iterable[Array]) -> No
 
 
 @contextlib.contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+def written_whole(path: str | os.PathLike[str], where: str = "save") -> Generator[IO[bytes]]:
     """A file to write to, beside its place and moved there in one step when it is whole.
+
+    Args:
+        path: its place.
+        where: what writes, for the message.
 
     Raises:
         FormatError: the system refuses; what was at the place stays.
@@ -140,7 +144,7 @@ def written_whole(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise FormatError(f"save: {os.fspath(path)!r} cannot be written: {error}.") from error
+        raise FormatError(f"{where}: {os.fspath(path)!r} cannot be written: {error}.") from error
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

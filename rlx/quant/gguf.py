@@ -23,7 +23,7 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import FormatError, RlxError, did_you_mean
 from rlx.ir.attributes import Array
-from rlx.ir.container import map_file, view
+from rlx.ir.container import map_file, raw_bytes, view, written_whole
 from rlx.ir.scanner import shown
 from rlx.quant.packed import decode
 from rlx.quant.pages import release_pages
@@ -373,18 +373,19 @@ def write_gguf(
     tensors: Mapping[str, tuple[Array, QuantScheme | None]],
     metadata: Mapping[str, int | float | bool | str] | None = None,
 ) -> None:
-    """Write a GGUF file (version 3, alignment 32).
+    """Write a GGUF file (version 3, alignment 32), beside its place and moved there when whole.
 
     Args:
-        path: the file; an existing one is replaced.
+        path: the file; an existing one is replaced in one step, and stays where writing fails.
         tensors: by name: stored arrays (u8[..., bytes of a row] with a scheme) and their schemes.
         metadata: single values by key; whole numbers as i64 or u32, others as f32.
 
     Raises:
         RlxError: a dtype or a value that the format does not have.
+        FormatError: the system refuses.
     """
     numbers = {dtype: number for number, dtype in _PLAIN.items()}
-    body, blobs, offset = bytearray(), list[bytes](), 0
+    body, offset = bytearray(), 0
     for key, value in (metadata or {}).items():
         body += _packed_string(key) + _packed_value(key, value)
     for name, (stored, scheme) in tensors.items():
@@ -394,14 +395,12 @@ def write_gguf(
             shape[-1] = shape[-1] // scheme.block_bytes * scheme.block_size
         body += _packed_string(name) + struct.pack("<I", len(shape))
         body += struct.pack(f"<{len(shape)}QIQ", *reversed(shape), kind, offset)
-        blob = np.ascontiguousarray(stored).tobytes()
-        blobs.append(blob + bytes(-len(blob) % _DEFAULT_ALIGNMENT))
-        offset += len(blobs[-1])
+        offset += stored.nbytes + -stored.nbytes % _DEFAULT_ALIGNMENT
     head = _MAGIC + struct.pack("<IQQ", 3, len(tensors), len(metadata or {})) + body
-    with open(path, "wb") as file:
-        file.write(head + bytes(-len(head) % _DEFAULT_ALIGNMENT))
-        for blob in blobs:
-            file.write(blob)
+    with written_whole(path, "write_gguf") as file:
+        for part in (head, *(raw_bytes(stored) for stored, _ in tensors.values())):
+            file.write(part)
+            file.write(bytes(-len(part) % _DEFAULT_ALIGNMENT))
 
 
 def _packed_string(text: str) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import struct
 import tracemalloc
@@ -142,6 +144,36 @@ def test_written_files_read_back(tmp_path: Path, rng: np.random.Generator) -> No
         assert found.tensors[name].scheme == scheme
         np.testing.assert_array_equal(found.array(name), array)
     assert found.tensors["q"].shape == (2, 3, 64)
+
+
+def test_a_file_is_replaced_in_one_step_or_not_at_all(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "w.gguf"
+    wide = rng.normal(size=(4, 64)).astype(np.float32)
+    write_gguf(path, {"v": (wide, None)})
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(FormatError) as caught:
+            write_gguf(path, {"v": (wide * 2, None)})
+    assert str(caught.value) == (
+        f"write_gguf: {str(path)!r} cannot be written: [Errno 28] No space left on device."
+    )
+    assert path.read_bytes() == before
+    with pytest.raises(FormatError, match="cannot be written"):
+        write_gguf(tmp_path / "nowhere" / "w.gguf", {"v": (wide, None)})
+    assert [file.name for file in tmp_path.iterdir()] == ["w.gguf"]
+    # Arrays that lie in the file itself, in another order in memory too.
+    mapped = open_gguf(path).array("v")
+    write_gguf(path, {"w": (mapped.T, None), "v": (mapped, None)})
+    found = open_gguf(path)
+    np.testing.assert_array_equal(found.array("w"), wide.T)
+    np.testing.assert_array_equal(found.array("v"), wide)
 
 
 def test_a_model_in_two_files(tmp_path: Path) -> None:
