@@ -74,7 +74,12 @@ def _require_kind(value: Any, name: str, kinds: tuple[type, ...], wanted: str) -
 
 
 def choose(
-    logits: jax.Array, seen: jax.Array, settings: jax.Array, seed: jax.Array, place: jax.Array
+    logits: jax.Array,
+    seen: jax.Array,
+    settings: jax.Array,
+    seed: jax.Array,
+    place: jax.Array,
+    greedy: bool | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Return the next token of each row, and its log-probability in the model.
 
@@ -84,16 +89,23 @@ def choose(
         settings: f32[SETTINGS].
         seed: u32[].
         place: i32[], the position of the new token; draws differ between positions.
+        greedy: whether the temperature is 0; None where the device is to look, for which a GPU
+            waits for the host.
 
     Returns:
         i32[batch] and f32[batch].
     """
     with jax.numpy_rank_promotion("allow"):
-        return _choose(logits, seen, settings, seed, place)
+        return _choose(logits, seen, settings, seed, place, greedy)
 
 
 def _choose(
-    logits: jax.Array, seen: jax.Array, settings: jax.Array, seed: jax.Array, place: jax.Array
+    logits: jax.Array,
+    seen: jax.Array,
+    settings: jax.Array,
+    seed: jax.Array,
+    place: jax.Array,
+    greedy: bool | None,
 ) -> tuple[jax.Array, jax.Array]:
     temperature, penalty = settings[0], settings[4]
     punished = jnp.where(logits > 0, logits / penalty, logits * penalty)
@@ -101,44 +113,67 @@ def _choose(
 
     def draw() -> jax.Array:
         scaled = adjusted / temperature
-        allowed = scaled >= _least(scaled, settings)[:, None]
+        # One bit at a time is least work, and several at a time fewer kernels, one after another.
+        bits = 1 if greedy is None else 4
+        allowed = scaled >= _least(scaled, settings, bits)[:, None]
         key = jax.random.fold_in(jax.random.PRNGKey(seed), place)
         noise = jax.random.gumbel(key, scaled.shape, jnp.float32)
         return jnp.argmax(jnp.where(allowed, scaled + noise, -jnp.inf), axis=-1).astype(jnp.int32)
 
-    def greedy() -> jax.Array:
+    def likeliest() -> jax.Array:
         return jnp.argmax(adjusted, axis=-1).astype(jnp.int32)
 
-    token = lax.cond(temperature > 0, draw, greedy)
+    if greedy is None:
+        token = lax.cond(temperature > 0, draw, likeliest)
+    else:
+        token = likeliest() if greedy else draw()
     chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
     return token, chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
-def _least(scaled: jax.Array, settings: jax.Array) -> jax.Array:
+def _least(scaled: jax.Array, settings: jax.Array, bits: int) -> jax.Array:
     """The least logit of each row that top_k, top_p and min_p all allow, f32[batch]."""
     size = scaled.shape[-1]
     top = scaled.max(axis=-1)
     wanted = jnp.where(settings[1] > 0, jnp.minimum(settings[1], size), size)
-    by_count = _bisect(scaled, lambda kept: kept.sum(axis=-1).astype(jnp.float32) >= wanted)
+    by_count = _bisect(scaled, lambda kept: kept.sum(axis=-1).astype(jnp.float32) >= wanted, bits)
     # top_p looks at what top_k left.
     left = scaled >= by_count[:, None]
     shares = jnp.where(left, jnp.exp(scaled - top[:, None]), 0.0)
     mass = settings[2] * shares.sum(axis=-1)
-    by_mass = _bisect(scaled, lambda kept: jnp.where(kept, shares, 0.0).sum(axis=-1) >= mass)
+    by_mass = _bisect(
+        scaled,
+        lambda kept: jnp.where(kept, shares[:, None], 0.0).sum(axis=-1) >= mass[:, None],
+        bits,
+    )
     by_mass = jnp.where(settings[2] < 1, by_mass, -jnp.inf)
     least = jnp.maximum(jnp.maximum(by_count, by_mass), top + jnp.log(settings[3]))
     return jnp.minimum(least, top)
 
 
-def _bisect(scaled: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """The greatest number of each row such that what is not below it is enough."""
-    ordered = _ordered(scaled)
+def _bisect(scaled: jax.Array, enough: Callable[[jax.Array], jax.Array], bits: int) -> jax.Array:
+    """The greatest number of each row such that what is not below it is enough.
 
-    def step(bit: jax.Array, found: jax.Array) -> jax.Array:
-        trial = found | (jnp.uint32(1) << (jnp.uint32(31) - bit.astype(jnp.uint32)))
-        return jnp.where(enough(ordered >= trial[:, None]), trial, found)
+    Args:
+        scaled: f32[batch, vocabulary].
+        enough: of bool[batch, trials, vocabulary] says bool[batch, trials].
+        bits: of the number that one step finds, by looking at all that they may be.
+    """
+    ordered = _ordered(scaled)[:, None]
+    digits = jnp.arange(1, 1 << bits, dtype=jnp.uint32)
 
-    found = lax.fori_loop(0, 32, step, jnp.zeros(scaled.shape[:1], jnp.uint32))
+    def step(place: jax.Array, found: jax.Array) -> jax.Array:
+        low = jnp.uint32(32 - bits) - jnp.uint32(bits) * place.astype(jnp.uint32)
+        trials = found[:, None] | (digits << low)
+        # What is enough for a trial is enough for a smaller one.
+        digit = enough(ordered >= trials[..., None]).sum(axis=-1).astype(jnp.uint32)
+        return found | (digit << low)
+
+    found = jnp.zeros(scaled.shape[:1], jnp.uint32)
+    if bits == 1:
+        return _from_ordered(lax.fori_loop(0, 32, step, found))
+    for place in range(32 // bits):
+        found = step(jnp.int32(place), found)
     return _from_ordered(found)
 
 

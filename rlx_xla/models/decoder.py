@@ -27,6 +27,7 @@ from jax import lax
 
 from rlx_xla._jax_compat.jaxpr import enable_x64
 from rlx_xla.models.decoder_config import DecoderConfig
+from rlx_xla.models.decoder_step import HIDDEN, attend_one
 from rlx_xla.models.packed import PackedWeight, product, rows_of
 from rlx_xla.models.rope import RopeScaling
 
@@ -36,11 +37,13 @@ BLOCK = 128
 MOST_SCORES = 1 << 19
 """Queries times positions that attention holds scores of at once, for each head."""
 
-HIDDEN = -1e30
-"""The score of what must not be seen; finite, so that a row that sees nothing has no NaN."""
-
 Params: TypeAlias = Mapping[str, Any]
 Cache: TypeAlias = "tuple[jax.Array, jax.Array]"
+Normed: TypeAlias = "tuple[jax.Array, jax.Array | None]"
+"""States before a product, and a factor of each row that the product's result takes in their place.
+
+A mean that the product need not wait for is one kernel less in a chain of them.
+"""
 
 
 def forward(
@@ -146,16 +149,47 @@ def block(
         at: the number of the layer, i32[], where the cache is that of all.
     """
     dtype = dtype_of(config)
-    normed = rms_norm(x, layer["attention_norm"], config.eps, dtype)
+    normed = _normed(config, x, layer["attention_norm"])
     attended, cache = _attention(layer, config, normed, angles, places, start, cache, window, at)
     if "attention_post_norm" in layer:
         attended = rms_norm(attended, layer["attention_post_norm"], config.eps, dtype)
     x = x + attended
-    normed = rms_norm(x, layer["feed_norm"], config.eps, dtype)
-    fed = _feed_forward(layer, config, normed)
+    fed = _feed_forward(layer, config, _normed(config, x, layer["feed_norm"]))
     if "feed_post_norm" in layer:
         fed = rms_norm(fed, layer["feed_post_norm"], config.eps, dtype)
     return x + fed, cache
+
+
+def _normed(config: DecoderConfig, x: jax.Array, gain: jax.Array) -> Normed:
+    """Normalised x as products take it; see ``Normed``."""
+    dtype = dtype_of(config)
+    if not (config.sums and x.shape[1] == 1):
+        return rms_norm(x, gain, config.eps, dtype), None
+    mean = jnp.mean(x * x, axis=-1, keepdims=True)
+    return x * jnp.asarray(gain), lax.rsqrt(mean + dtype(config.eps))
+
+
+def products(normed: Normed, layer: Params, sizes: Mapping[str, int]) -> dict[str, jax.Array]:
+    """Return the products of states with matrices of a layer, by name.
+
+    Args:
+        normed: f32[..., width], and what results are multiplied by.
+        layer: weights; one that is made of several is named by their names, a comma between.
+        sizes: rows of each matrix that is wanted.
+    """
+    x, factor = normed
+    made: dict[str, jax.Array] = {}
+    for joined in layer:
+        names = [name for name in joined.split(",") if name in sizes]
+        if not names:
+            continue
+        y, at = product(x, layer[joined]), 0
+        if factor is not None:
+            y = y * factor
+        for name in names:
+            made[name] = y[..., at : at + sizes[name]] if len(names) > 1 else y
+            at += sizes[name]
+    return made
 
 
 def logits_of(params: Params, config: DecoderConfig, hidden: jax.Array) -> jax.Array:
@@ -243,7 +277,7 @@ def _rotated(config: DecoderConfig, x: jax.Array, angles: tuple[jax.Array, jax.A
 def _attention(
     layer: Params,
     config: DecoderConfig,
-    x: jax.Array,
+    normed: Normed,
     angles: tuple[jax.Array, jax.Array],
     places: jax.Array,
     start: jax.Array,
@@ -251,25 +285,32 @@ def _attention(
     window: Any,
     at: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, Cache]:
-    batch, seq = x.shape[0], x.shape[1]
+    batch, seq = normed[0].shape[:2]
     dtype = dtype_of(config)
 
-    def heads(name: str, count: int, size: int) -> jax.Array:
-        y = product(x, layer[name])
+    counts = {"query": config.heads, "key": config.kv_heads, "value": config.kv_heads}
+    sizes = {"query": config.head_size, "key": config.head_size, "value": config.value_size}
+    made = products(normed, layer, {name: count * sizes[name] for name, count in counts.items()})
+
+    def heads(name: str) -> jax.Array:
+        y = made[name]
         if f"{name}_bias" in layer:
             y = y + layer[f"{name}_bias"]
-        return y.reshape(batch, seq, count, size).transpose(0, 2, 1, 3)
+        return y.reshape(batch, seq, counts[name], sizes[name]).transpose(0, 2, 1, 3)
 
-    q = heads("query", config.heads, config.head_size)
-    k = heads("key", config.kv_heads, config.head_size)
-    v = heads("value", config.kv_heads, config.value_size)
+    q, k, v = map(heads, counts)
     if "query_norm" in layer:
         q = rms_norm(q, layer["query_norm"], config.eps, dtype_of(config))
         k = rms_norm(k, layer["key_norm"], config.eps, dtype_of(config))
     q = _rotated(config, q, angles) * dtype(config.query_scale)
     k = _rotated(config, k, angles)
     keys, values = (_written(*pair, places[0], at) for pair in zip(cache, (k, v), strict=True))
-    y = attend(q, keys, values, places, start, window, at, config.span).astype(jnp.float32)
+    if config.sums and seq == 1 and _span(keys.shape[-2], config.span) == keys.shape[-2]:
+        k, v = (_block_of(part, jnp.int32(0), at, part.shape[-2]) for part in (keys, values))
+        y = attend_one(q, k, v, places[0], start, window)
+    else:
+        y = attend(q, keys, values, places, start, window, at, config.span)
+    y = y.astype(jnp.float32)
     y = y.transpose(0, 2, 1, 3).reshape(batch, seq, config.heads * config.value_size)
     return product(y, layer["output"]), (keys, values)
 
@@ -387,8 +428,9 @@ def attend(
     return (summed / total[..., None]).reshape(batch, heads, seq, value_size)
 
 
-def _feed_forward(layer: Params, config: DecoderConfig, x: jax.Array) -> jax.Array:
+def _feed_forward(layer: Params, config: DecoderConfig, normed: Normed) -> jax.Array:
     dtype = dtype_of(config)
-    gate, up = (product(x, layer[name]).astype(dtype) for name in ("gate", "up"))
+    made = products(normed, layer, {"gate": config.inner, "up": config.inner})
+    gate, up = (made[name].astype(dtype) for name in ("gate", "up"))
     gate = jax.nn.gelu(gate, approximate=True) if config.gelu else jax.nn.silu(gate)
     return product((gate * up).astype(jnp.float32), layer["down"])

@@ -52,6 +52,7 @@ class DecoderConfig:
             that their last bit does not depend on the order of sums, nor what is rounded to
             integers after them.
         span: most positions of the caches that attention looks at at once (`decoder.span_for`).
+        sums: attention of one token is sums of products, as `decoder_step` says.
     """
 
     architecture: str
@@ -78,6 +79,7 @@ class DecoderConfig:
     final_softcap: float
     wide: bool = False
     span: int = 128
+    sums: bool = False
 
     def has_window(self, layer: int) -> bool:
         """Tell whether a layer sees only the last ``window`` positions."""
