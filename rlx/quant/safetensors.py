@@ -67,7 +67,15 @@ def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
     name = os.fspath(path)
     mapped = map_file("safetensors", name)
     table = read_safetensors(f"safetensors: {os.path.basename(name)!r}", mapped)
-    for key, (kind, offset) in table.items():
+    ended, last = 0, ""
+    for key, (kind, offset) in sorted(table.items(), key=lambda item: item[1][1]):
+        if kind.nbytes and offset < ended:
+            raise FormatError(
+                f"safetensors: {os.path.basename(name)!r}: tensors are required not to overlap; "
+                f"{last!r} ends at {ended}; got {key!r} at {offset}. "
+                "The file is damaged or not what it says."
+            )
+        ended, last = max(ended, offset + kind.nbytes), key
         if offset + kind.nbytes > len(mapped):
             raise FormatError(
                 f"safetensors: {os.path.basename(name)!r}: {key!r} is required to end within "

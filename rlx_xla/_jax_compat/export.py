@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from rlx.errors import FormatError, TraceError
 from rlx_xla._jax_compat import mlir
 
 Exported = _export.Exported
+
+_SEAL = struct.Struct("<12sI")
+_SEAL_MARK = b"rlx-xla crc:"
 
 
 def export_function(
@@ -84,6 +88,24 @@ def deserialize_exported(data: bytes) -> Exported:
         ) from error
 
 
+def sealed(data: bytes) -> bytes:
+    """The bytes of a ``jax.export`` file with a checksum behind them, which JAX does not read."""
+    return data + _SEAL.pack(_SEAL_MARK, zlib.crc32(data))
+
+
+def _require_whole(data: bytes) -> None:
+    """Compare a file with its checksum, where it has one.
+
+    Raises:
+        FormatError: they differ.
+    """
+    if len(data) < _SEAL.size:
+        return
+    mark, wanted = _SEAL.unpack_from(data, len(data) - _SEAL.size)
+    if mark == _SEAL_MARK and zlib.crc32(memoryview(data)[: -_SEAL.size]) != wanted:
+        raise _not_an_artifact("its checksum is that of other bytes: it is damaged")
+
+
 def read_artifact(data: bytes) -> tuple[bytes, tuple[str, ...]]:
     """Take the module out of a foreign artifact; nothing in the file is executed.
 
@@ -97,6 +119,7 @@ def read_artifact(data: bytes) -> tuple[bytes, tuple[str, ...]]:
         FormatError: the bytes are not such a file, or ``flatbuffers`` is missing.
     """
     _require_flatbuffers()
+    _require_whole(data)
     from jax._src.export import serialization_generated as generated
 
     try:

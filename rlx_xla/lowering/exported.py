@@ -55,13 +55,13 @@ class Export:
     shared: bool
 
     def save(self, path: str | Path) -> None:
-        """Write the file, whole or not at all.
+        """Write the file, whole or not at all, with a checksum behind what JAX reads.
 
         Raises:
             FormatError: the system refuses.
         """
         with written_whole(path) as file:
-            file.write(self.serialized)
+            file.write(jax_export.sealed(self.serialized))
 
 
 def portable_artifact(

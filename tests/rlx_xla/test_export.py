@@ -128,7 +128,7 @@ def test_one_file_runs_here_and_in_jax(tmp_path: Path, platforms: tuple[str, ...
     wanted = jax.tree_util.tree_leaves(rlx.Session("cpu").compile(traced)(feeds["x"], feeds["y"]))
     for found, want in zip(compiled.run(feeds), wanted, strict=True):
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
-    theirs = jax.export.deserialize(bytearray(made.serialized))
+    theirs = jax.export.deserialize(bytearray((tmp_path / "model.export").read_bytes()))
     assert tuple(theirs.platforms) == made.platforms
     for found, want in zip(
         theirs.call(feeds["x"], feeds["y"], params["params/w"]), wanted, strict=True
@@ -209,6 +209,19 @@ def test_what_export_refuses() -> None:
         r"test_export\.py:\d+\. Remove prints and callbacks\.",
         str(effects.value),
     )
+
+
+def test_damage_anywhere_in_a_saved_file_is_refused(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    rlx_xla.export(_made()[0], ["cpu"]).save(tmp_path / "model")
+    data = (tmp_path / "model").read_bytes()
+    for place in rng.integers(0, len(data) - 16, 20):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        for read in (rlx_xla.load_export, rlx_xla.from_stablehlo):
+            with pytest.raises(FormatError, match="its checksum is that of other bytes: it is dam"):
+                read(bytes(damaged))
 
 
 def test_what_load_refuses(tmp_path: Path) -> None:

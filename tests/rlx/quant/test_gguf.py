@@ -369,6 +369,10 @@ def test_safetensors(tmp_path: Path) -> None:
     path.write_bytes(safetensors(entries, bytes(15)))
     with pytest.raises(FormatError, match="'w' is required to end within"):
         open_safetensors(path)
+    entries["v"] = {"dtype": "F32", "shape": [1], "data_offsets": [12, 16]}
+    path.write_bytes(safetensors(entries, bytes(16)))
+    with pytest.raises(FormatError, match=r"not to overlap; 'w' ends at \d+; got 'v' at \d+\."):
+        open_safetensors(path)
     path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
     with pytest.raises(FormatError, match="a safetensors header of at most"):
         open_safetensors(path)
