@@ -103,6 +103,7 @@ static void launch(const std::vector<Place>& places, int threads, int dynamic, i
   }
 }
 
+static const Place gridDim = {1, 1, 1};
 #define threadIdx (current->place)
 #define blockIdx (current->block->place)
 #define __device__
@@ -193,6 +194,21 @@ static void matrix_product(float (&d)[4], const uint32_t (&mine)[6]) {
       const uint32_t a = warp.registers[row % 8 * 4 + at][row / 8 + 2 * high];
       d[i] += of_bf16(a, k % 2) * of_bf16(warp.registers[column * 4 + at][4 + high], k % 2);
     }
+  }
+  wait(warp.barrier);
+}
+static void transposed_rows(uint32_t (&r)[4], const void* row) {
+  Warp& warp = *current->warp;
+  memcpy(warp.registers[current->lane], &row, sizeof(row));
+  wait(warp.barrier);
+  for (int i = 0; i < 4; i++) {
+    uint16_t found[2];
+    for (int k = 0; k < 2; k++) {
+      const char* from;
+      memcpy(&from, warp.registers[8 * i + current->lane % 4 * 2 + k], sizeof(from));
+      memcpy(&found[k], from + current->lane / 4 * 2, 2);
+    }
+    r[i] = found[0] | (uint32_t)found[1] << 16;
   }
   wait(warp.barrier);
 }

@@ -28,7 +28,8 @@ _BODIES: Mapping[str, str] = {
     "float half_at(const u8* p)": "return of_f16(p);",
     "u32 permute(u32 a, u32 b, u32 selector)": "return permuted(a, b, selector);",
     "u32 minus(u32 a, u32 b)": "return difference(a, b);",
-    "void copy(void* to, const void* from)": "memcpy(to, from, PIECE);",
+    "void copy(void* to, const void* from)": "memcpy(to, from, LENGTH);",
+    "void read_transposed(u32 (&r)[4], const void* row)": "transposed_rows(r, row);",
     "void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, uint2 b)": (
         "matrix_product(d, {a0, a1, a2, a3, b.x, b.y});"
     ),
@@ -39,7 +40,8 @@ _BODIES: Mapping[str, str] = {
     "u32 times(u32 a, u32 b)": "return product(a, b);",
     "uint2 read8(const void* from)": "return *(const uint2*)from;",
     "uint4 read16(const void* from)": "return *(const uint4*)from;",
-    "void meet()": "wait(everyone);",
+    "void arrive()": "",
+    "void await()": "wait(everyone);",
     "void send(float* to, u32 block, float x)": "*beside(to, block) = x;",
 }
 """Function → what it does here."""

@@ -30,6 +30,9 @@ ERRORS = {DType.F32: 1e-6, DType.F16: 5e-4, DType.BF16: 4e-3}
     [
         ("q4_0", DType.F32, 1, 2048),
         ("q6k", DType.F16, 3, 1024),
+        ("q4k", DType.BF16, 1, 512),
+        pytest.param("q5k", DType.F16, 2, 1024, marks=slow),
+        pytest.param("q4k", DType.BF16, 6, 1024, marks=slow),
         pytest.param("q4k", DType.F32, 5, 2048, marks=slow),
         pytest.param("q5_1", DType.F16, 8, 512, marks=slow),
         pytest.param("q8_0", DType.BF16, 2, 1024, marks=slow),
@@ -47,8 +50,9 @@ def test_a_product_that_splits_inside(
     op = DequantMatmul(scheme=name)
     types = [TensorType(dtype, x.shape), TensorType(DType.U8, packed.shape)]
     launch = dequant_matmul.launch(op, types, [TensorType(dtype, y.shape)])
-    assert launch.defines["SPLIT"] == (scheme != "q6k")
-    read = parts_of(x, 2) if scheme == "q6k" else x  # the parts that XLA makes
+    splits = scheme != "q6k" and not (dtype is DType.BF16 and rows > 4)
+    assert launch.defines["SPLIT"] == splits
+    read = x if splits else parts_of(x, launch.defines["PARTS"])  # the parts that XLA makes
     cuda_on_cpu.run("dequant_matmul.cu", launch, [read, packed, y], tmp_path)
     b = rlx.GraphBuilder()
     graph = b.build(op(b.input("x", types[0]), b.input("w", types[1])))
@@ -68,6 +72,7 @@ def test_a_product_that_splits_inside(
         pytest.param("int8a/128", DType.F16, 8, 160, 16, True, marks=slow),
         pytest.param("int8a/999", DType.BF16, 1, 16, 144, True, marks=slow),
         pytest.param("int4/16", DType.F32, 1, 48, 16, True, marks=slow),
+        pytest.param("int4/999", DType.F32, 2, 80, 144, True, marks=slow),
         pytest.param("nvfp4/16", DType.F16, 6, 1040, 144, True, marks=slow),
     ],
 )

@@ -2,11 +2,18 @@
 
 #include "integers.cuh"
 
-// All threads of the cluster, with what they wrote before.
-__device__ __forceinline__ void meet() {
+// All threads of the cluster meet, with what they wrote before: each arrives, and later waits for the others.
+__device__ __forceinline__ void arrive() {
   __syncwarp();
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void await() {
+  __syncwarp();
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void meet() {
+  arrive();
+  await();
 }
 
 // Writes a float at the same place of the shared memory of a block of the cluster.

@@ -2,54 +2,66 @@
 //
 // Layout: x T[M, K]; codes of W [K, N] row by row, a byte or, low one first, a nibble each; scales and zeros
 // [K / BLOCK, N]; y T[M, N].
-// Work: a block takes 128 columns of W, a cluster of CLUSTER blocks the same ones; their warps take turns at STEPS * 16
-// rows of W each. A lane reads 16 neighbouring codes of four rows at once and has the codes of a turn and its part of x in
-// registers a turn before they are needed. Two rows make the pairs of a product along K: the same order holds for x.
+// Work: a block takes 128 columns of W, a cluster of CLUSTER blocks the same ones; their warps take turns at 32 rows of W
+// each, which arrive with their scales in shared memory of the warp STAGES - 1 turns ahead. Reading them transposed puts
+// the codes of neighbouring rows side by side: the pairs of a product along K. The order along K is the same for x.
 // Wider x goes in as a sum of bf16 parts (PARTS: 1 for bf16, 2 for f16, 3 for f32), each a column of the product.
 // Sums of the cluster meet in shared memory, each block finishing 128 / CLUSTER columns.
-// Numerics: codes are exact in bf16; products and sums of a scale's rows in f32, then times the scale; zeros meet sums of
-// x that the matrix units make with ones. Result rounded once. A scale that is no number or infinite makes its columns so.
+// Numerics: codes are exact in bf16; products and sums of a scale's rows in f32, then times the scale. Nibbles 0 to 15
+// enter as 16 + q, less 16 times the sum of x; zeros meet that sum too. Result rounded once. A scale that is no number or
+// infinite makes its columns so.
 //
 // Macros: M, PARTS, N, K, KIND (of x and y: 0 f32, 1 bf16, 2 f16), FORMAT (8 i8, 4 nibbles 0 to 15, 43 E4M3, 52 E5M2,
 // 21 E2M1), BLOCK (rows of a scale, 16 or a multiple of 32; 0 one for all, -1 none), ZERO, GLOBAL (one more factor),
-// WARPS, CLUSTER, STEPS (of 16 rows in a turn), BLOCKS (on a multiprocessor).
+// WARPS, CLUSTER, STAGES, TILE (bytes of a turn), BLOCKS (on a multiprocessor).
 
 #include "cluster.cuh"
+#include "copies.cuh"
 #include "pairs.cuh"
 #include "reads.cuh"
 #include "stored.cuh"
 
 #define COLUMNS (M * PARTS)
 #define TILES ((COLUMNS + 7) / 8)
+#define WIDE (COLUMNS > 1 ? 2 : 1)  // columns of a lane's that are needed
 #define NIBBLES (FORMAT == 4 || FORMAT == 21)
 #define PER_BYTE (NIBBLES ? 2 : 1)
-#define WHOLE (K % (16 * STEPS) == 0)  // no turn ends beyond K
-#define TURNS ((K + 16 * STEPS - 1) / (16 * STEPS))
+#define WHOLE (K % 32 == 0)  // no turn ends beyond K
+#define TURNS ((K + 31) / 32)
 #define OFTEN (BLOCK > 0)  // scales inside the sum along K
-#define ROWS_APART (BLOCK == 16 ? 1 : OFTEN && BLOCK % (16 * STEPS) ? 2 : STEPS)  // steps of a scale
-#define SCALES (STEPS / ROWS_APART)  // of a turn
+#define TOTALS (ZERO || FORMAT == 4)  // sums of x are needed
+#define STEPS (BLOCK == 16 ? 1 : 2)  // of 16 rows, with one scale
 #define PER (128 / CLUSTER)
+
+#define ROW_BYTES (128 / PER_BYTE)
+#define CHUNKS (ROW_BYTES / 16)
+#define PIECE (NIBBLES && N % 32 ? 8 : 16)
+#define PIECES (ROW_BYTES / PIECE)  // of a row
+#define SIDE (4 * PER_BYTE / 2)  // columns that are read as one: nibbles or bytes of 16 bits
+#define SCALE_BYTES (FORMAT == 21 ? 128 : 512)  // of 128 columns
 
 __device__ __forceinline__ u32 times(u32 a, u32 b) {  // two bf16; numbers below the normal ones are kept
   u32 r;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
   return r;
 }
-// The codes of one column and two rows, as bytes 0 and 1 (or 2 and 3) of a word, to two bf16.
+__device__ __forceinline__ u32 moved(u32 bits, int up) { return up >= 0 ? bits << up : bits >> -up; }
+
+// Code i of the 16 bits of a row in the lower half, and of the next row in the upper, to two bf16, with what joins it.
 #if FORMAT == 8
-__device__ __forceinline__ u32 pair(u32 bytes, int upper, bool) {
+__device__ __forceinline__ u32 pair(u32 rows, int i, u32 joined, bool) {
   // 0x43 in front of seven bits makes 128 + their number; the eighth doubles it.
-  const u32 v = permute(bytes, 0x43434343u, upper ? 0x4342 : 0x4140);
+  const u32 v = permute(rows, joined, i ? 0x4341 : 0x4240);
   return minus(v & 0xFF7FFF7Fu, v & 0xFF80FF80u);
 }
 #elif FORMAT == 4
-__device__ __forceinline__ u32 pair(u32 bytes, int upper, bool) {
-  return minus(permute(bytes, 0x43434343u, upper ? 0x4342 : 0x4140), 0x43004300u);
+__device__ __forceinline__ u32 pair(u32 rows, int i, u32 joined, bool) {
+  return (moved(rows, 3 - 4 * i) & 0x00780078u) | joined;
 }
 #elif FORMAT == 21
-__device__ __forceinline__ u32 pair(u32 bytes, int upper, bool) {  // sign, two bits of exponent, one of mantissa
-  const u32 v = permute(bytes, 0u, upper ? 0x4342 : 0x4140);
-  return times((v & 0x00080008u) << 12 | (v & 0x00070007u) << 6, 0x7E807E80u);  // 2^126
+__device__ __forceinline__ u32 pair(u32 rows, int i, u32, bool) {  // sign, two bits of exponent, one of mantissa
+  const u32 size = moved(rows, 6 - 4 * i) & 0x01C001C0u;
+  return times((moved(rows, 12 - 4 * i) & 0x80008000u) | size, 0x7E807E80u);  // 2^126
 }
 #else
 #define FRACTION (FORMAT == 43 ? 3 : 2)
@@ -61,46 +73,23 @@ __device__ __forceinline__ u32 special_half(u32 code, u32 found) {
   if (size < HIGHEST) return found;
   return (code & 0x80u) << 8 | (FORMAT == 52 && size == 0x7C ? 0x7F80u : 0x7FC0u);
 }
-__device__ __forceinline__ u32 pair(u32 bytes, int upper, bool special) {
-  const u32 v = permute(bytes, 0u, upper ? 0x3424 : 0x1404);  // the codes in the upper bytes
-  const u32 moved = v >> (1 + FRACTION) & 0x7F007F00u >> (1 + FRACTION);
-  const u32 found = times((v & 0x80008000u) | moved, FORMAT == 43 ? 0x7B807B80u : 0x77807780u);  // 2^120, 2^112
+__device__ __forceinline__ u32 pair(u32 rows, int i, u32, bool special) {
+  const u32 v = moved(rows, 8 - 8 * i);  // the codes in the upper bytes
+  const u32 size = v >> (1 + FRACTION) & 0x7F007F00u >> (1 + FRACTION);
+  const u32 found = times((v & 0x80008000u) | size, FORMAT == 43 ? 0x7B807B80u : 0x77807780u);  // 2^120, 2^112
   if (!special) return found;
   return special_half(v >> 8 & 255u, found & 0xFFFFu) | special_half(v >> 24, found >> 16) << 16;
 }
 #endif
 
-// 16 codes of four rows in order, as they lie.
-struct Codes {
-#if NIBBLES
-  uint2 rows[4];
-#else
-  uint4 rows[4];
-#endif
-};
-__device__ __forceinline__ u32 word(uint4 four, int i) { return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w; }
-
-// Which of a lane's 16 columns row g (upper) or g + 8 of product i is.
-__device__ __forceinline__ int number(int i, int lower) {
-  return NIBBLES ? i / 4 * 8 + i % 2 * 4 + lower * 2 + i / 2 % 2 : 2 * i + lower;
-}
-
-// What a turn needs.
-struct Turn {
-  Codes codes[STEPS];
+// Four neighbouring elements of x.
 #if KIND == 0
-  uint4 x[STEPS][TILES];
+typedef uint4 entering;
+__device__ __forceinline__ entering read_x(const stored* from) { return read16(from); }
 #else
-  uint2 x[STEPS][TILES];
+typedef uint2 entering;
+__device__ __forceinline__ entering read_x(const stored* from) { return read8(from); }
 #endif
-#if OFTEN
-  uint4 scale[SCALES];  // of E4M3 all 16, else of four columns: the lanes of a quad share
-#if ZERO
-  uint4 zero[SCALES];
-#endif
-#endif
-};
-
 // Four neighbouring elements of x in bf16: what their part number `wanted` takes of them.
 #if KIND == 0
 __device__ __forceinline__ uint2 part_of(uint4 x, int wanted) {
@@ -147,7 +136,7 @@ __device__ __forceinline__ Two scales_of(u32 codes) {
 }
 #endif
 
-#define PITCH (8 * TILES + 1)
+#define PITCH (COLUMNS | 1)
 
 extern "C" __global__ void
 #if CLUSTER > 1
@@ -165,192 +154,230 @@ extern "C" __global__ void
                             const float* __restrict__ factor,
 #endif
                             stored* __restrict__ y) {
-  extern __shared__ __align__(16) float sums[];
+  extern __shared__ __align__(16) u8 shared[];
   __shared__ __align__(16) float inbox[128 * COLUMNS];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int rank = blockIdx.x % CLUSTER, first = blockIdx.x / CLUSTER * 128;
-  const int mine = first + 16 * g < N ? first + 16 * g : N - 16;  // N is a multiple of 16
+  u8* own = shared + warp * STAGES * TILE;
+#if CLUSTER > 1
+  arrive();
+#endif
 
-  // What a lane of the quad read: element n % 4 of lane n / 4.
-  auto shared_by_quad = [&](uint4 four, int n) {
-    return __uint_as_float(__shfl_sync(0xffffffffu, word(four, n % 4), (lane & 28) + n / 4));
+  // Where a byte of a row lies: the 16 bytes that are read together of 8 rows are in banks of their own.
+  auto turned = [](int row) { return (NIBBLES ? row >> 2 & 3 : (row & 1) | (row >> 2 & 3) << 1) << 4; };
+  auto place = [&](int row, int at) { return row * ROW_BYTES + (at ^ turned(row)); };
+
+  // Columns beyond N and rows beyond K are those before them again: nothing reads what they make.
+  const int column = first + lane % PIECES * PIECE * PER_BYTE;
+  const u8* codes_of_lane =
+      codes + (u64)(lane / PIECES) * N / PER_BYTE + (column < N ? column : N - PIECE * PER_BYTE) / PER_BYTE;
+  const int copied = place(lane / PIECES, lane % PIECES * PIECE);
+#if OFTEN
+  const int scaled = first + lane % (SCALE_BYTES / 16) * (FORMAT == 21 ? 16 : 4);
+  const int scale_of_lane = scaled < N ? scaled : N - (FORMAT == 21 ? 16 : 4);
+#endif
+  const int start = rank * WARPS + warp;
+  const u8* next = codes_of_lane + (u64)(start * 32) * N / PER_BYTE;
+  auto load = [&](int turn, int stage) {
+    if (turn < TURNS) {
+      u8* to = own + stage * TILE;
+#pragma unroll
+      for (int k = 0; k < PIECES; k++) {
+        constexpr int apart = 32 / PIECES;  // rows, a multiple of 4
+#if WHOLE
+        const u8* from = next + (u64)(k * apart) * N / PER_BYTE;
+#else
+        const int row = turn * 32 + k * apart;
+        const u8* from = codes_of_lane + (u64)(row < K ? row : 0) * N / PER_BYTE;
+#endif
+        copy<PIECE>(to + (copied ^ turned(k * apart)) + k * apart * ROW_BYTES, from);
+      }
+#if OFTEN
+      to += 32 * ROW_BYTES;
+#pragma unroll
+      for (int r = 0; r < 2 / STEPS; r++) {
+        const u64 at = (u64)((WHOLE || turn * 32 + r * 16 < K ? turn * 32 + r * 16 : K - 1) / BLOCK) * N + scale_of_lane;
+#if FORMAT == 21
+        if (lane / 8 == r) copy<16>(to + lane * 16, scale + at);
+#else
+        copy<16>(to + r * 512 + lane * 16, scale + 4 * at);
+#if ZERO
+        copy<16>(to + (2 / STEPS + r) * 512 + lane * 16, zero + 4 * at);
+#endif
+#endif
+      }
+#endif
+    }
+    next += (u64)(CLUSTER * WARPS * 32) * N / PER_BYTE;
+    asm volatile("cp.async.commit_group;" ::: "memory");
   };
 
   // A column of the product depends on one column of x alone, so that those beyond COLUMNS may hold anything: the last.
   auto column_of = [&](int j) { return j * 8 + g < COLUMNS ? j * 8 + g : COLUMNS - 1; };
+  entering ahead[2][TILES];  // x of a turn
+  auto look_ahead = [&](int turn) {
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+      const int row = turn * 32 + s * 16, known = turn < TURNS && (WHOLE || row < K) ? row : 0;
+#pragma unroll
+      for (int j = 0; j < TILES; j++) ahead[s][j] = read_x(x + (u64)(column_of(j) / PARTS) * K + known + 4 * t);
+    }
+  };
 
   float sum[TILES][8][4] = {};
-#if ZERO && !OFTEN
+#if TOTALS && !OFTEN
   float total[TILES][4] = {};  // of x, in each row the same
 #endif
-  Turn ahead;
-  auto look_ahead = [&](int turn) {
-    // Offsets from one pointer a turn, all known to the compiler; steps beyond the last read the first again.
-    const int row0 = turn * STEPS * 16;
-    const u8* own = codes + ((u64)(row0 + 4 * t) * N + mine) / PER_BYTE;
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-      const int further = WHOLE || row0 + s * 16 < K ? s * 16 : 0;
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const u8* at = own + (u64)(further + i) * N / PER_BYTE;
-#if NIBBLES
-        ahead.codes[s].rows[i] = read8(at);
-#else
-        ahead.codes[s].rows[i] = read16(at);
-#endif
-      }
-#pragma unroll
-      for (int j = 0; j < TILES; j++) {
-        const stored* at = x + (u64)(column_of(j) / PARTS) * K + row0 + 4 * t + further;
-#if KIND == 0
-        ahead.x[s][j] = read16(at);
-#else
-        ahead.x[s][j] = read8(at);
-#endif
-      }
-    }
-#if OFTEN
-#pragma unroll
-    for (int s = 0; s < SCALES; s++) {
-      const int row = (turn * STEPS + s * ROWS_APART) * 16;
-      const u64 at = (u64)((WHOLE || row < K ? row : 0) / BLOCK) * N + mine;
-#if FORMAT == 21
-      ahead.scale[s] = read16(scale + at);
-#else
-      ahead.scale[s] = read16(scale + 4 * (at + 4 * t));
-#endif
-#if ZERO
-      ahead.zero[s] = read16(zero + 4 * (at + 4 * t));
-#endif
-    }
-#endif
-  };
+  const u32 joined = unknown(FORMAT == 4 ? 0x41804180 : 0x43434343);
 
-  auto add = [&](const Turn& now, int turn, bool special) {
-    auto inside = [&](int s, int r) { return WHOLE || (turn * STEPS + s * ROWS_APART + r) * 16 < K; };
 #pragma unroll
-    for (int s = 0; s < SCALES; s++) {
-      uint2 b[ROWS_APART][TILES];
-#if ZERO && OFTEN
+  for (int i = 0; i < STAGES - 1; i++) load(start + i * CLUSTER * WARPS, i);
+  look_ahead(start);
+  // Of eight rows the lane points at, as the matrix units take them: 4t and 4t + 1 of four for all lanes t, or the others.
+  const int pointed = place(lane % 8 / 2 * 4 + lane % 2 + lane / 8 % 2 * 2, lane / 16 * 16);
+  int stage = 0;
+  for (int turn = start; turn < TURNS; turn += CLUSTER * WARPS) {
+    load(turn + (STAGES - 1) * CLUSTER * WARPS, stage == 0 ? STAGES - 1 : stage - 1);
+    uint2 b[2][TILES];
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+#pragma unroll
+      for (int j = 0; j < TILES; j++) b[s][j] = part_of(ahead[s][j], column_of(j) % PARTS);
+    }
+    look_ahead(turn + CLUSTER * WARPS);
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+    __syncwarp();
+    const u8* tile = own + stage * TILE;
+#pragma unroll
+    for (int s0 = 0; s0 < 2; s0 += STEPS) {
+      auto inside = [&](int s) { return WHOLE || turn * 32 + (s0 + s) * 16 < K; };
+      if (!inside(0)) continue;
+#if OFTEN
+      const u8* scales = tile + 32 * ROW_BYTES + s0 * SCALE_BYTES;
       float total[TILES][4] = {};
 #endif
+#if TOTALS
 #pragma unroll
-      for (int r = 0; r < ROWS_APART; r++) {
-        if (!inside(s, r)) continue;
+      for (int s = 0; s < STEPS; s++) {
+        const u32 ones = OFTEN && FORMAT == 4 ? 0xC180C180u : 0x3F803F80u;  // -16, 1
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
-          b[r][j] = part_of(now.x[s * ROWS_APART + r][j], column_of(j) % PARTS);
-#if ZERO
-          const u32 one = 0x3F803F80u;
-          multiply(total[j], one, one, one, one, b[r][j]);
-#endif
+          if (inside(s)) multiply(total[j], ones, ones, ones, ones, b[s0 + s][j]);
         }
       }
-      if (!inside(s, 0)) continue;
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
-#if OFTEN
-        float part[TILES][4] = {};
 #endif
 #pragma unroll
-        for (int r = 0; r < ROWS_APART; r++) {
-          if (!inside(s, r)) continue;
-          const Codes& c = now.codes[s * ROWS_APART + r];
-          u32 words[4];  // four columns of each row
+      for (int q = 0; q < CHUNKS / 2; q++) {
+        u32 rows[STEPS][4];
 #pragma unroll
-          for (int row = 0; row < 4; row++) {
-#if NIBBLES
-            const u32 eight = i < 4 ? c.rows[row].x : c.rows[row].y;
-            // Columns 0, 2, 4, 6 of the eight, or 1, 3, 5, 7.
-            words[row] = (i / 2 % 2 ? eight >> 4 : eight) & 0x0F0F0F0Fu;
-#else
-            words[row] = word(c.rows[row], i / 2);
-#endif
-          }
-          const u32 selector = i % 2 ? 0x7362 : 0x5140;
-          const u32 low = permute(words[0], words[1], selector), high = permute(words[2], words[3], selector);
-          const u32 a0 = pair(low, 0, special), a1 = pair(low, 1, special);
-          const u32 a2 = pair(high, 0, special), a3 = pair(high, 1, special);
-#pragma unroll
-          for (int j = 0; j < TILES; j++) {
-#if OFTEN
-            multiply(part[j], a0, a1, a2, a3, b[r][j]);
-#else
-            multiply(sum[j][i], a0, a1, a2, a3, b[r][j]);
-#endif
-          }
+        for (int s = 0; s < STEPS; s++) {
+          read_transposed(rows[s], tile + (pointed ^ q << 5) + (s0 + s) * 16 * ROW_BYTES);
         }
+        auto add = [&](bool special) {
+#pragma unroll
+          for (int i = 0; i < SIDE; i++) {
+            const int product = q * SIDE + i;
 #if OFTEN
+            float part[TILES][4];
 #pragma unroll
-        for (int row = 0; row < 2; row++) {
-          const int n = number(i, row);
-#if FORMAT == 21
-          const Two both = scales_of(word(now.scale[s], n / 4) >> (n % 4 / 2 * 16));
-          const float factor = n % 2 ? both.high : both.low;
-#else
-          const float factor = shared_by_quad(now.scale[s], n);
-#endif
-#if ZERO
-          const float less = shared_by_quad(now.zero[s], n);
-#endif
+            for (int j = 0; j < TILES; j++) {
 #pragma unroll
-          for (int j = 0; j < TILES; j++) {
-#pragma unroll
-            for (int column = 0; column < (COLUMNS > 1 ? 2 : 1); column++) {
-              float value = part[j][2 * row + column];
-#if ZERO
-              value -= less * total[j][column];
-#endif
-              sum[j][i][2 * row + column] += factor * value;
+              for (int e = 0; e < 4; e++) part[j][e] = FORMAT == 4 ? total[j][e] : 0.0f;
             }
+#endif
+#pragma unroll
+            for (int s = 0; s < STEPS; s++) {
+              if (!inside(s)) continue;
+              const u32 a0 = pair(rows[s][0], i, joined, special), a1 = pair(rows[s][2], i, joined, special);
+              const u32 a2 = pair(rows[s][1], i, joined, special), a3 = pair(rows[s][3], i, joined, special);
+#pragma unroll
+              for (int j = 0; j < TILES; j++) {
+#if OFTEN
+                multiply(part[j], a0, a1, a2, a3, b[s0 + s][j]);
+#else
+                multiply(sum[j][product], a0, a1, a2, a3, b[s0 + s][j]);
+#endif
+              }
+            }
+#if OFTEN
+#pragma unroll
+            for (int row = 0; row < 2; row++) {
+              const int n = ((2 * q + row) * 8 + g) * SIDE + i;
+#if FORMAT == 21
+              const Two both = scales_of(*(const u32*)(scales + n - i) >> i / 2 * 16);
+              const float times_of = i % 2 ? both.high : both.low;
+#else
+              const float times_of = ((const float*)scales)[n];
+#endif
+#if ZERO
+              const float less = ((const float*)(scales + 512 * (2 / STEPS)))[n];
+#endif
+#pragma unroll
+              for (int j = 0; j < TILES; j++) {
+#pragma unroll
+                for (int e = 0; e < WIDE; e++) {
+                  float value = part[j][2 * row + e];
+#if ZERO
+                  value -= less * (FORMAT == 4 ? -0.0625f * total[j][e] : total[j][e]);
+#endif
+                  sum[j][product][2 * row + e] += times_of * value;
+                }
+              }
+            }
+#endif
           }
+        };
+#if FORMAT > 40
+        u32 found = 0;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+#pragma unroll
+          for (int i = 0; i < 4; i++) found |= specials(rows[s][i]);
+        }
+        if (__any_sync(0xffffffffu, found & 0x80808080u)) {
+          add(true);
+          continue;
         }
 #endif
+        add(false);
       }
     }
-  };
-
-  const int start = rank * WARPS + warp;
-  if (start < TURNS) look_ahead(start);
-  for (int turn = start; turn < TURNS; turn += CLUSTER * WARPS) {
-    const Turn now = ahead;
-    if (turn + CLUSTER * WARPS < TURNS) look_ahead(turn + CLUSTER * WARPS);
-#if FORMAT > 40
-    u32 found = 0;
-#pragma unroll
-    for (int i = 0; i < STEPS * 16; i++) found |= specials(word(now.codes[i / 16].rows[i / 4 % 4], i % 4));
-    if (__any_sync(0xffffffffu, found & 0x80808080u)) {
-      add(now, turn, true);
-      continue;
-    }
-#endif
-    add(now, turn, false);
+    __syncwarp();
+    stage = stage == STAGES - 1 ? 0 : stage + 1;
   }
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
 
-#if CLUSTER > 1
-  meet();  // all blocks of the cluster are there
-#endif
+  // Sums of the warps, over the staged bytes that are done with.
+  float* sums = (float*)shared;
 #define AT(w, n, column) sums[((w) * 128 + (n)) * PITCH + (column)]
 #pragma unroll
-  for (int i = 0; i < 8; i++) {
+  for (int product = 0; product < 8; product++) {
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-      const int n = number(i, row);
+      const int n = ((product / SIDE * 2 + row) * 8 + g) * SIDE + product % SIDE;
 #pragma unroll
       for (int j = 0; j < TILES; j++) {
 #pragma unroll
-        for (int column = 0; column < 2; column++) {
-          float value = sum[j][i][2 * row + column];
-#if ZERO && !OFTEN
-          value -= ((const float*)zero)[mine + n] * total[j][column];
+        for (int e = 0; e < WIDE; e++) {
+          const int at = j * 8 + 2 * t + e;
+          float value = sum[j][product][2 * row + e];
+#if TOTALS && !OFTEN
+          float less = FORMAT == 4 ? 16.0f : 0.0f;
+#if ZERO
+          if (first + n < N) less += ((const float*)zero)[first + n];
 #endif
-          AT(warp, 16 * g + n, j * 8 + 2 * t + column) = value;
+          value -= less * total[j][e];
+#endif
+          if (at < COLUMNS) AT(warp, n, at) = value;
         }
       }
     }
   }
   __syncthreads();
+#if CLUSTER > 1
+  await();  // all blocks of the cluster are there
+#endif
   for (int i = threadIdx.x; i < 128 * COLUMNS; i += WARPS * 32) {
     const int n = i / COLUMNS, column = i % COLUMNS;
     float value = 0.0f;

@@ -3,16 +3,18 @@
 // Layout: parts bf16[COLUMNS, K], the rows of x, each as PARTS neighbouring rows that add up to it (1 for bf16, 2 for
 // f16, 3 for f32), or with SPLIT x T[M, K] itself; packed u8[N, K / 256 * BYTES], rows of blocks in order (the public ggml formats); y T[M, N].
 // Work: a block takes 16 rows of W; its WARPS warps take turns at units of 256 * UNIT weights along K, which arrive in
-// shared memory STAGES - 1 turns ahead. A lane decodes the weights of two rows that its part of the product needs: in
-// each half of 32 weights those with numbers 4t to 4t + 3, t = lane % 4. The order along K is the same for x.
+// shared memory STAGES - 1 turns ahead. A lane decodes the weights of two rows that its part of the product needs, t =
+// lane % 4: of 32 weights those with numbers 8t to 8t + 7 where NEIGHBOURS, else 4t to 4t + 3 of each half. Of four
+// neighbours the first and third make a pair, the second and fourth, where NEIGHBOURS. The order along K is the same for x.
 // With SPLIT a warp makes the parts of 256 elements of x when it comes to them, in shared memory of its own: a block
 // splits each element once, and nothing waits but the warp.
 // Numerics: weights are small integers, exact in bf16; products and sums of 16 in f32, times the scale in f32; minima
-// meet sums of x that the matrix units make with ones. Result rounded once.
+// meet sums of x in f32. Q4_K and Q5_K enter as 16 + q and 32 + q, and what that adds goes with the minima. Result rounded once.
 //
 // Macros: M, PARTS, N, K, FORMAT (as below), KIND (of x and y: 0 f32, 1 bf16, 2 f16), WARPS, STAGES, SPLIT,
 // BLOCKS (least on a multiprocessor at once).
 
+#include "copies.cuh"
 #include "pairs.cuh"
 #include "reads.cuh"
 #include "stored.cuh"
@@ -30,17 +32,18 @@ __device__ __forceinline__ u32 word_at(const u8* p) {  // p is even
   return (u32) * (const u16*)p | (u32) * (const u16*)(p + 2) << 16;
 }
 // Bytes 0, 1 (or 2, 3) of a word of numbers below 128 as two bf16, less `offset`: 0x43 in front makes 128 + byte.
-__device__ __forceinline__ u32 pair(u32 bytes, int upper, u32 offset) {
-  return minus(permute(bytes, 0x43434343u, upper ? 0x4342 : 0x4140), offset);
+__device__ __forceinline__ u32 pair(u32 bytes, int upper, u32 offset, u32 joined) {
+  return minus(permute(bytes, joined, upper ? 0x4342 : 0x4140), offset);
 }
 #define OFFSET(n) (((0x4300u + (n)) << 16) | (0x4300u + (n)))  // 128 + n, twice
 
-// Four weights of the first half of 32, four of the second, for one row.
+// Four neighbouring weights and four others, for one row.
 struct Weights {
   u32 first[2], second[2];
 };
-__device__ __forceinline__ Weights weights(u32 low, u32 high, u32 offset) {
-  return {{pair(low, 0, offset), pair(low, 1, offset)}, {pair(high, 0, offset), pair(high, 1, offset)}};
+__device__ __forceinline__ Weights weights(u32 low, u32 high, u32 offset, u32 joined) {
+  return {{pair(low, 0, offset, joined), pair(low, 1, offset, joined)},
+          {pair(high, 0, offset, joined), pair(high, 1, offset, joined)}};
 }
 
 // Each format: bytes of 256 weights; `decode` the weights of group `group` (of 8) of a row's 256 at `p`; `scales` the
@@ -48,13 +51,14 @@ __device__ __forceinline__ Weights weights(u32 low, u32 high, u32 offset) {
 #if FORMAT == 80  // Q8_0: f16 d, 32 i8
 #define BYTES 272
 #define MINIMUM 0
-__device__ __forceinline__ u32 signed_pair(u32 bytes, int upper) {
-  const u32 v = permute(bytes, 0x43434343u, upper ? 0x4342 : 0x4140);
+__device__ __forceinline__ u32 signed_pair(u32 bytes, int upper, u32 joined) {
+  const u32 v = permute(bytes, joined, upper ? 0x4342 : 0x4140);
   return minus(v & 0xFF7FFF7Fu, v & 0xFF80FF80u);
 }
-__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t, u32 joined) {
   const u32 low = word_at(p + group * 34 + 2 + 4 * t), high = word_at(p + group * 34 + 18 + 4 * t);
-  return {{signed_pair(low, 0), signed_pair(low, 1)}, {signed_pair(high, 0), signed_pair(high, 1)}};
+  return {{signed_pair(low, 0, joined), signed_pair(low, 1, joined)},
+          {signed_pair(high, 0, joined), signed_pair(high, 1, joined)}};
 }
 __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
   s[0] = s[1] = half_at(p + group * 34);
@@ -63,9 +67,9 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 #define SIZE (FORMAT == 40 ? 18 : 20)
 #define BYTES (8 * SIZE)
 #define MINIMUM (FORMAT == 41)
-__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t, u32 joined) {
   const u32 q = word_at(p + group * SIZE + SIZE - 16 + 4 * t);
-  return weights(q & 0x0F0F0F0Fu, (q >> 4) & 0x0F0F0F0Fu, OFFSET(FORMAT == 40 ? 8 : 0));
+  return weights(q & 0x0F0F0F0Fu, (q >> 4) & 0x0F0F0F0Fu, OFFSET(FORMAT == 40 ? 8 : 0), joined);
 }
 __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
   s[0] = s[1] = half_at(p + group * SIZE);
@@ -80,12 +84,12 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 __device__ __forceinline__ u32 spread(u32 bits) {
   return ((bits & 1u) | (bits & 2u) << 7 | (bits & 4u) << 14 | (bits & 8u) << 21) << 4;
 }
-__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t, u32 joined) {
   const u8* at = p + group * SIZE + HEAD;
   const u32 high = word_at(at), q = word_at(at + 4 + 4 * t);
   return weights((q & 0x0F0F0F0Fu) | spread(high >> (4 * t)),
                  ((q >> 4) & 0x0F0F0F0Fu) | spread(high >> (16 + 4 * t)),
-                 OFFSET(FORMAT == 50 ? 16 : 0));
+                 OFFSET(FORMAT == 50 ? 16 : 0), joined);
 }
 __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
   s[0] = s[1] = half_at(p + group * SIZE);
@@ -95,34 +99,42 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 #define HIGH (FORMAT == 5 ? 32 : 0)
 #define BYTES (144 + HIGH)
 #define MINIMUM 1
-__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
-  const u8* codes = p + 16 + HIGH + (group >> 1) * 32 + 4 * t;
-  const int shift = (group & 1) * 4;
-  u32 low = (*(const u32*)codes >> shift) & 0x0F0F0F0Fu;
-  u32 high = (*(const u32*)(codes + 16) >> shift) & 0x0F0F0F0Fu;
-  if (FORMAT == 5) {
-    low |= ((*(const u32*)(p + 16 + 4 * t) >> group) & 0x01010101u) << 4;
-    high |= ((*(const u32*)(p + 32 + 4 * t) >> group) & 0x01010101u) << 4;
-  }
-  return weights(low, high, OFFSET(0));
+#define NEIGHBOURS 1
+#define LOWEST (FORMAT == 5 ? 2 : 3)  // bit of a bf16 that is worth 1 in 16 + q, 32 + q
+#define ADDED (FORMAT == 5 ? 32.0f : 16.0f)
+__device__ __forceinline__ u32 moved(u32 bits, int up) { return up >= 0 ? bits << up : bits >> -up; }
+__device__ __forceinline__ u32 shifted_pair(u32 codes, u32 high, int group, int odd, u32 joined) {
+  u32 r = (moved(codes, LOWEST - group % 2 * 4 - odd * 8) & 0x000F000Fu << LOWEST) | joined;
+  if (FORMAT == 5) r |= moved(high, 6 - group - odd * 8) & 0x00400040u;
+  return r;
 }
-__device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
-  const u8* packed = p + 4;
-  u32 scale, least;
-  if (group < 4) {
-    scale = packed[group] & 63u;
-    least = packed[group + 4] & 63u;
-  } else {
-    scale = (packed[group + 4] & 15u) | (u32)(packed[group - 4] >> 6) << 4;
-    least = (packed[group + 4] >> 4) | (u32)(packed[group] >> 6) << 4;
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t, u32 joined) {
+  const uint2 codes = *(const uint2*)(p + 16 + HIGH + group / 2 * 32 + 8 * t);
+  uint2 high = make_uint2(0u, 0u);
+  if (FORMAT == 5) high = *(const uint2*)(p + 16 + 8 * t);
+  return {{shifted_pair(codes.x, high.x, group, 0, joined), shifted_pair(codes.x, high.x, group, 1, joined)},
+          {shifted_pair(codes.y, high.y, group, 0, joined), shifted_pair(codes.y, high.y, group, 1, joined)}};
+}
+// Scales and minima, less what the weights have too much, of groups 2t and 2t + 1.
+__device__ __forceinline__ void two_scales(const u8* p, int t, float (&s)[2], float (&low)[2]) {
+  const uint4 head = *(const uint4*)p;
+  u32 six = head.y & 0x3F3F3F3Fu, least = head.z & 0x3F3F3F3Fu;
+  if (t > 1) {
+    six = (head.w & 0x0F0F0F0Fu) | (head.y >> 2 & 0x30303030u);
+    least = (head.w >> 4 & 0x0F0F0F0Fu) | (head.z >> 2 & 0x30303030u);
   }
-  s[0] = s[1] = half_at(p) * (float)scale;
-  low = -half_at(p + 2) * (float)least;
+  const float d = half_at(p), d_least = half_at(p + 2);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const u32 selector = 0x7440u + 2 * (t & 1) + i;  // 0x4B000000 + a byte: 2^23 + its number
+    s[i] = d * (__uint_as_float(permute(six, 0x4B000000u, selector)) - 8388608.0f);
+    low[i] = -d_least * (__uint_as_float(permute(least, 0x4B000000u, selector)) - 8388608.0f) - ADDED * s[i];
+  }
 }
 #elif FORMAT == 6  // Q6_K: 128 low nibbles, 64 high pairs, 16 signed scales, f16 d
 #define BYTES 210
 #define MINIMUM 0
-__device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
+__device__ __forceinline__ Weights decode(const u8* p, int group, int t, u32 joined) {
   const int part = group >> 2, quarter = group & 3;  // 32 weights: part * 128 + quarter * 32
   const u8* low = p + part * 64 + (quarter & 1) * 32 + 4 * t;
   const u8* high = p + 128 + part * 32 + 4 * t;
@@ -131,7 +143,7 @@ __device__ __forceinline__ Weights decode(const u8* p, int group, int t) {
                     ((word_at(high) >> (2 * quarter)) & 0x03030303u) << 4;
   const u32 second = ((word_at(low + 16) >> shift) & 0x0F0F0F0Fu) |
                      ((word_at(high + 16) >> (2 * quarter)) & 0x03030303u) << 4;
-  return weights(first, second, OFFSET(32));
+  return weights(first, second, OFFSET(32), joined);
 }
 __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
   const float d = half_at(p + 208);
@@ -141,7 +153,11 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 }
 #endif
 
+#ifndef NEIGHBOURS
+#define NEIGHBOURS 0
+#endif
 #define SHARED_SCALES (FORMAT == 4 || FORMAT == 5)
+#define OWN_SUMS (SHARED_SCALES && SPLIT && M <= 2)  // minima meet sums of x that a warp makes as it splits x, else those of the matrix units
 
 // Q6_K's 210 bytes are aligned in fours.
 #define UNIT (BYTES % 16 ? 4 : 1)
@@ -153,7 +169,7 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 
 #if SPLIT
 typedef stored entering;
-#define PARTS_PITCH 544  // bytes of 256 parts: rows start 8 banks apart
+#define PARTS_PITCH 544  // bytes of 256 parts, and of 8 sums: rows start 8 banks apart
 
 struct Entering {
   float left[M][2][4];  // four neighbouring elements of x, and of the other half
@@ -173,16 +189,14 @@ typedef u16 entering;
 struct Entering {
   uint2 b[8][TILES][2];
 };
-#endif
-
-__device__ __forceinline__ void copy(void* to, const void* from) {
-  const u32 address = (u32)__cvta_generic_to_shared(to);
-#if UNIT_BYTES % 16
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
+__device__ __forceinline__ uint2 in_pairs(uint2 four) {
+#if NEIGHBOURS
+  return make_uint2(permute(four.x, four.y, 0x5410), permute(four.x, four.y, 0x7632));
 #else
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  return four;
 #endif
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     dequant_matmul(const entering* __restrict__ x, const u8* __restrict__ packed,
@@ -192,7 +206,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
   const int row0 = blockIdx.x * 16;
   u8* own = shared + warp * STAGES * 16 * PITCH;
 
+  const u32 joined = unknown(FORMAT == 4 ? 0x41804180 : FORMAT == 5 ? 0x42004200 : 0x43434343);
   float sum[TILES][4] = {};
+#if OWN_SUMS
+  float added[M][2] = {};  // scales of this lane's groups times sums of x
+#endif
 #if SPLIT
   u8* parts = shared + WARPS * STAGES * 16 * PITCH + warp * COLUMNS * PARTS_PITCH;
 #endif
@@ -212,11 +230,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #else
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
-      const u16* from = x + (u64)column_of(j) * K + at + 4 * t;
+      const u16* from = x + (u64)column_of(j) * K + at + (NEIGHBOURS ? 8 : 4) * t;
 #pragma unroll
       for (int group = 0; group < 8; group++) {
         ahead.b[group][j][0] = read8(from + group * 32);
-        ahead.b[group][j][1] = read8(from + group * 32 + 16);
+        ahead.b[group][j][1] = read8(from + group * 32 + (NEIGHBOURS ? 4 : 16));
       }
     }
 #endif
@@ -224,11 +242,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 
   auto load = [&](int unit, int stage) {
     if (unit < UNITS) {
-      constexpr int pieces = UNIT_BYTES / PIECE;
-      for (int i = lane; i < 16 * pieces; i += 32) {
-        const int r = i / pieces, at = i % pieces * PIECE;
-        const int row = row0 + r < N ? row0 + r : N - 1;
-        copy(own + (stage * 16 + r) * PITCH + at, packed + row * ROW_BYTES + (u64)unit * UNIT_BYTES + at);
+      constexpr int pieces = UNIT_BYTES / PIECE, rest = pieces % 8;
+      auto piece = [&](int r, int at) {
+        const int row = N % 16 == 0 || row0 + r < N ? row0 + r : N - 1;
+        copy<PIECE>(own + (stage * 16 + r) * PITCH + at * PIECE, packed + row * ROW_BYTES + (u64)unit * UNIT_BYTES + at * PIECE);
+      };
+      if (pieces > 12) {
+        for (int i = lane; i < 16 * pieces; i += 32) piece(i / pieces, i % pieces);
+      } else {  // eight of each row, whose places are constants apart, and the rest
+#pragma unroll
+        for (int r = 0; r < 16; r += 4) piece(r + lane / 8, lane % 8);
+#pragma unroll
+        for (int at = 0; at < rest; at += 2) {
+          if (at + lane / 16 < rest) piece(lane % 16, 8 + at + lane / 16);
+        }
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -252,14 +279,24 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
       if (c != 0) __syncwarp();  // all have read the parts before
 #pragma unroll
       for (int m = 0; m < M; m++) {
+#if OWN_SUMS
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          const float(&four)[4] = now.left[m][half];
+          float total = (four[0] + four[1]) + (four[2] + four[3]);
+#pragma unroll
+          for (int bit = 1; bit < 8; bit *= 2) total += __shfl_xor_sync(0xffffffffu, total, bit);
+          if (lane % 8 == 0) ((float*)(parts + m * PARTS * PARTS_PITCH + 512))[half * 4 + lane / 8] = total;
+        }
+#endif
 #pragma unroll
         for (int p = 0; p < PARTS; p++) {
 #pragma unroll
           for (int half = 0; half < 2; half++) {
             float(&four)[4] = now.left[m][half];
             uint2 pairs;
-            pairs.x = take(four[0], four[1]);
-            pairs.y = take(four[2], four[3]);
+            pairs.x = take(four[0], four[1 + NEIGHBOURS]);
+            pairs.y = take(four[2 - NEIGHBOURS], four[3]);
             *(uint2*)(parts + (m * PARTS + p) * PARTS_PITCH + half * 256 + 8 * lane) = pairs;
           }
         }
@@ -270,23 +307,30 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
       const u8* lower = upper + 8 * PITCH;
 #if SHARED_SCALES
       // The four lanes of a row have need of the same eight pairs: each makes two.
-      float mine[2][2][2], least[2][2];
+      float mine[2][2], least[2][2];
+      two_scales(upper, t, mine[0], least[0]);
+      two_scales(lower, t, mine[1], least[1]);
+#if OWN_SUMS
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        scales(upper, 2 * t + i, mine[0][i], least[0][i]);
-        scales(lower, 2 * t + i, mine[1][i], least[1][i]);
+      for (int m = 0; m < M; m++) {
+        const float* totals = (const float*)(parts + m * PARTS * PARTS_PITCH + 512) + 2 * t;
+#pragma unroll
+        for (int r = 0; r < 2; r++) added[m][r] += least[r][0] * totals[0] + least[r][1] * totals[1];
       }
+#endif
 #endif
 #pragma unroll
       for (int group = 0; group < 8; group++) {
-        const Weights u = decode(upper, group, t), l = decode(lower, group, t);
+        const Weights u = decode(upper, group, t, joined), l = decode(lower, group, t, joined);
         float su[2], sl[2], mu = 0.0f, ml = 0.0f;
 #if SHARED_SCALES
         const int from = (lane & 28) + group / 2;
-        su[0] = su[1] = __shfl_sync(0xffffffffu, mine[0][group & 1][0], from);
-        sl[0] = sl[1] = __shfl_sync(0xffffffffu, mine[1][group & 1][0], from);
+        su[0] = su[1] = __shfl_sync(0xffffffffu, mine[0][group & 1], from);
+        sl[0] = sl[1] = __shfl_sync(0xffffffffu, mine[1][group & 1], from);
+#if !OWN_SUMS
         mu = __shfl_sync(0xffffffffu, least[0][group & 1], from);
         ml = __shfl_sync(0xffffffffu, least[1][group & 1], from);
+#endif
 #else
         scales(upper, group, su, mu);
         scales(lower, group, sl, ml);
@@ -294,10 +338,15 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
 #if SPLIT
-          const u8* at = parts + column_of(j) * PARTS_PITCH + group * 64 + 8 * t;
-          const uint2 b0 = *(const uint2*)at, b1 = *(const uint2*)(at + 32);
+          const u8* at = parts + column_of(j) * PARTS_PITCH + group * 64;
+#if NEIGHBOURS
+          const uint4 eight = *(const uint4*)(at + 16 * t);
+          const uint2 b0 = make_uint2(eight.x, eight.y), b1 = make_uint2(eight.z, eight.w);
 #else
-          const uint2 b0 = now.b[group][j][0], b1 = now.b[group][j][1];
+          const uint2 b0 = *(const uint2*)(at + 8 * t), b1 = *(const uint2*)(at + 32 + 8 * t);
+#endif
+#else
+          const uint2 b0 = in_pairs(now.b[group][j][0]), b1 = in_pairs(now.b[group][j][1]);
 #endif
           float d[4] = {};
           multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b0);
@@ -314,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #pragma unroll
             for (int i = 0; i < WIDE; i++) sum[j][i] += su[0] * d[i], sum[j][2 + i] += sl[0] * d[2 + i];
           }
-          if (MINIMUM) {
+          if (MINIMUM && !OWN_SUMS) {
             const u32 one = 0x3F803F80u;
             float e[4] = {};
             multiply(e, one, one, one, one, b0);
@@ -330,6 +379,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
   }
   asm volatile("cp.async.wait_group 0;" ::: "memory");
   __syncthreads();
+
+#if OWN_SUMS
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      float total = added[m][r];
+      total += __shfl_xor_sync(0xffffffffu, total, 1);
+      total += __shfl_xor_sync(0xffffffffu, total, 2);
+      if (t == m * PARTS % 8 / 2) sum[m * PARTS / 8][2 * r + m * PARTS % 2] += total;
+    }
+  }
+#endif
 
   // Sums of the warps, over the staged bytes that are done with.
   float* sums = (float*)shared;

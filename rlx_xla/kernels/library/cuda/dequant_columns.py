@@ -33,9 +33,11 @@ _FORMATS = {
 _TILE = 128
 """Columns of W that a block takes."""
 
-_STEPS = 2
-_TURN = 16 * _STEPS
+_TURN = 32
 """Rows of W that a warp takes at once."""
+
+_STAGES = 2
+"""Turns of a warp in shared memory; with more an H200 was slower."""
 
 
 def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refused:
@@ -91,15 +93,16 @@ def launch(
     scheme = QuantScheme.parse(op.scheme)
     if clusters is None:
         clusters = int(ptx.architecture().removeprefix("compute_")) >= 90
-    cluster, warps, steps, blocks = _shape(
-        -(-outer // _TILE), inner, rows * parts, clusters=clusters
-    )
+    cluster, warps, blocks = _shape(-(-outer // _TILE), inner, rows * parts, clusters=clusters)
     is_nvfp4 = scheme.kind is SchemeKind.NVFP4
+    zero, block = len(types) > 3 and not is_nvfp4, _block(op, types)
+    turn = _turn_bytes(_FORMATS[scheme.kind], block, zero=zero)
+    sums = warps * _TILE * (rows * parts | 1) * 4
     return Launch(
         entry="dequant_columns",
         grid=(-(-outer // _TILE) * cluster,),
         block=(warps * 32,),
-        shared_bytes=warps * _TILE * (8 * -(-rows * parts // 8) + 1) * 4,
+        shared_bytes=max(_STAGES * warps * turn, sums),
         defines={
             "M": rows,
             "PARTS": parts,
@@ -107,19 +110,29 @@ def launch(
             "K": inner,
             "KIND": KINDS[types[0].dtype],
             "FORMAT": _FORMATS[scheme.kind],
-            "BLOCK": _block(op, types),
-            "ZERO": int(len(types) > 3 and not is_nvfp4),
+            "BLOCK": block,
+            "ZERO": int(zero),
             "GLOBAL": int(is_nvfp4),
             "WARPS": warps,
             "CLUSTER": cluster,
-            "STEPS": steps,
+            "STAGES": _STAGES,
+            "TILE": turn,
             "BLOCKS": blocks,
         },
     )
 
 
-def _shape(tiles: int, inner: int, columns: int, *, clusters: bool) -> tuple[int, int, int, int]:
-    """CLUSTER, WARPS, STEPS and BLOCKS for a number of tiles, measured on an H200.
+def _turn_bytes(number: int, block: int, *, zero: bool) -> int:
+    """What a turn needs in shared memory: 32 rows of 128 codes, with their scales and zeros."""
+    codes = _TURN * _TILE // (2 if number in (4, 21) else 1)
+    if block <= 0:
+        return codes
+    scales = 2 if block == 16 else 1
+    return codes + scales * (_TILE if number == 21 else 4 * _TILE * (1 + zero))
+
+
+def _shape(tiles: int, inner: int, columns: int, *, clusters: bool) -> tuple[int, int, int]:
+    """CLUSTER, WARPS and BLOCKS for a number of tiles, measured on an H200.
 
     About 16 warps for each of its 132 multiprocessors, in as few blocks as there are.
     """
@@ -137,7 +150,7 @@ def _shape(tiles: int, inner: int, columns: int, *, clusters: bool) -> tuple[int
         warps //= 2
     while cluster > 1 and cluster * warps > turns:
         cluster //= 2
-    return cluster, warps, _STEPS, blocks
+    return cluster, warps, blocks
 
 
 register_kernel(
