@@ -7,8 +7,9 @@ Inputs are named and fully typed. Graph excerpts are attached with ``add_note``.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable, Sequence
-from typing import cast, final
+from typing import Any, TypeVar, cast, final
 
 
 class RlxError(Exception):
@@ -22,7 +23,8 @@ class RlxError(Exception):
 
     def __init__(self, message: str, *, label: str | None = None) -> None:
         """Make an error from its whole message."""
-        super().__init__(message)
+        # Not super(): in a class that ``also`` makes, another library's class comes next.
+        Exception.__init__(self, message)
         self.label = label
 
 
@@ -141,6 +143,43 @@ class RunError(RlxError, ValueError):
 @final
 class CompileStormWarning(UserWarning):
     """Most calls compile a program of their own."""
+
+
+_Ours = TypeVar("_Ours", bound=RlxError)
+
+
+@functools.cache
+def also(ours: type[_Ours], other: type[BaseException]) -> type[_Ours]:
+    """A class of errors that are caught as ours, and as those of another library.
+
+    So code that was written for the other library's errors keeps its ``except`` clauses.
+
+    Args:
+        ours: one of the classes above that is made from a message alone.
+        other: the class that the other library raises.
+    """
+    if issubclass(ours, other):
+        return ours
+
+    def reduce(error: RlxError) -> tuple[Any, ...]:
+        return _again, (ours, other, str(error), error.label)
+
+    own = {
+        "__init__": RlxError.__init__,
+        "__reduce__": reduce,
+        "__str__": Exception.__str__,
+        "__module__": ours.__module__,
+        "__qualname__": ours.__qualname__,
+        "__doc__": ours.__doc__,
+    }
+    return cast("type[_Ours]", type(ours.__name__, (ours, other), own))
+
+
+def _again(
+    ours: type[RlxError], other: type[BaseException], message: str, label: str | None
+) -> RlxError:
+    """Make an error that was pickled."""
+    return also(ours, other)(message, label=label)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -33,6 +33,8 @@ class Signature:
         key_outputs: the same by index of each such output.
         donated: names of inputs whose buffers a call consumes.
         x64: whether 64-bit types were enabled where the function was traced.
+        tied: whether results stay on their device when a later call wants them elsewhere: always
+            (True), where an argument of the call does (False), or as the backend has it (None).
         in_tree: the tracer's own form of the structure of ``(args, kwargs)``, for its backend.
         out_tree: the same for the results.
         fed: for each leaf of ``in_tree`` whether it is an input (else a param, left out).
@@ -51,6 +53,7 @@ class Signature:
     key_outputs: Mapping[int, str] = field(default_factory=dict[int, str])
     donated: frozenset[str] = frozenset()
     x64: bool = False
+    tied: bool | None = None
     in_tree: Any = None
     out_tree: Any = None
     fed: tuple[bool, ...] | None = None

@@ -226,6 +226,7 @@ class XlaExecutable(AbstractExecutable):
             donated=consumed,
             resident=resident,
             cast=options.cast_inputs,
+            committed="arguments" if signature.tied is False else signature.tied,
             compiler_options=flags,
             host_callbacks=lowered.host_callbacks,
             effects=bool(graph.effects),

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import mesh as _mesh
 from jax._src import sharding_impls as _sharding
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import mlir as _mlir
@@ -67,11 +68,23 @@ def described(aval: Any) -> Any:
     """
     weak = bool(getattr(aval, "weak_type", False))
     plain = abstract(aval.shape, aval.dtype, weak_type=weak)
+    more = _over_manual_axes(aval)
     sharding = getattr(aval, "sharding", None)
     kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
-    if not any(getattr(kind, "name", "") == "Explicit" for kind in kinds):
+    if more or any(getattr(kind, "name", "") == "Explicit" for kind in kinds):
+        more["sharding"] = sharding
+    if not more:
         return plain
-    return jax.ShapeDtypeStruct(plain.shape, plain.dtype, weak_type=weak, sharding=sharding)
+    return jax.ShapeDtypeStruct(plain.shape, plain.dtype, weak_type=weak, **more)
+
+
+def _over_manual_axes(aval: Any) -> dict[str, Any]:
+    """What a type says of the manual axes around it, those of ``shard_map``, by parameter."""
+    kind = getattr(aval, "mat", None)
+    if kind is not None:
+        return {"manual_axis_type": kind} if kind.varying or kind.unreduced or kind.reduced else {}
+    varying = getattr(aval, "vma", None)
+    return {"vma": varying} if varying else {}
 
 
 def tangent_aval(aval: Any) -> Any:
@@ -133,6 +146,36 @@ def constant(array: np.ndarray) -> Any:
         cast("Any", np.ascontiguousarray(packed)), type=kind, shape=array.shape
     )
     return mlir.stablehlo.constant(attribute)
+
+
+def without_unused(closed: Any) -> tuple[Any, tuple[bool, ...]]:
+    """Return a closed jaxpr without inputs that no result and no effect needs.
+
+    Returns:
+        The jaxpr, and for each input whether it is kept.
+    """
+    opened = open_jaxpr(closed)
+    kept, used = _pe.dce_jaxpr(opened, [True] * len(opened.outvars))
+    if all(used):
+        return closed, tuple(used)
+    return ClosedJaxpr(kept, tuple(closed.consts)), tuple(used)
+
+
+def is_elsewhere(aval: Any) -> bool:
+    """Tell whether arrays of a type lie in another memory than the device's own, the host's say."""
+    space = getattr(aval, "memory_space", None)
+    return getattr(space, "name", "Device") not in ("Device", "Any")
+
+
+def in_mesh() -> bool:
+    """Tell whether a mesh is set around the caller: what is run then lies over its devices."""
+    contexts = (_mesh.thread_resources.env.physical_mesh, _mesh.get_concrete_mesh())
+    return any(mesh is not None and not mesh.empty for mesh in contexts)
+
+
+def execution_refused() -> bool:
+    """Tell whether ``jax.no_execution`` is in force in this thread."""
+    return bool(_config.no_execution.value)
 
 
 def is_tracing() -> bool:

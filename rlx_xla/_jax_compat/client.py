@@ -5,10 +5,12 @@ Every XLA compile of the project goes through ``compile_module``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -16,6 +18,7 @@ import jax.core
 import jax.monitoring
 import numpy as np
 from jax._src import array as _array
+from jax._src import compilation_cache as _compilation_cache
 from jax._src import compiler as _compiler
 from jax._src import config as _config
 from jax._src import dispatch as _dispatch
@@ -25,9 +28,9 @@ from jax._src.interpreters import pxla as _pxla
 from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 from jaxlib.version import __version__ as _jaxlib_version
 
-from rlx.errors import CompileError
+from rlx.errors import CompileError, also
 from rlx_xla._jax_compat.culprit import find_culprit
-from rlx_xla._jax_compat.mlir import ir
+from rlx_xla._jax_compat.mlir import ir, main_types
 
 if TYPE_CHECKING:
     Device: TypeAlias = Any
@@ -49,6 +52,9 @@ PROFILE_FIELD: str | None = next(
 )
 """The field of PROFILE_STATE that is not None while ``jax.profiler`` records."""
 
+
+_LOG = logging.getLogger(_pxla.__name__)
+"""Where JAX says what it compiles; ``jax_log_compiles`` makes a warning of it."""
 
 _HITS = threading.local()
 
@@ -97,6 +103,19 @@ def least_cached_seconds() -> float:
     return float(_config.persistent_cache_min_compile_time_secs.value)
 
 
+@contextlib.contextmanager
+def without_cache() -> Iterator[None]:
+    """Leave JAX's persistent compilation cache alone: nothing is read, nothing written."""
+    before = jax.config.values["jax_enable_compilation_cache"]
+    jax.config.update("jax_enable_compilation_cache", False)
+    _compilation_cache.reset_cache()  # it remembers whether it is used
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        _compilation_cache.reset_cache()
+
+
 def compile_options_digest(device: Device, compiler_options: Mapping[str, Any] | None) -> str:
     """Return a digest of all options of a compile, those of XLA_FLAGS included."""
     options = _compile_options(device, compiler_options).SerializeAsString()
@@ -122,6 +141,7 @@ def hot_path_problem() -> str | None:
         "ExecuteResults.consume_with_handlers": getattr(_jax, "ExecuteResults", None),
         "ArrayImpl.aval": ArrayImpl,
         "ArrayImpl.sharding": ArrayImpl,
+        "ArrayImpl._committed": ArrayImpl,
     }
     missing = [name for name, owner in needed.items() if not hasattr(owner, name.rsplit(".", 1)[1])]
     missing += [name for name in ("DeviceList", "batched_device_put") if not hasattr(_jax, name)]
@@ -162,7 +182,7 @@ def compile_module(
         options = _compile_options(device, compiler_options)
         return _compile(module, device, name, options, host_callbacks)
     except (JaxRuntimeError, ValueError, ir.MLIRError) as error:
-        raise CompileError(
+        raise also(CompileError, type(error))(
             f"compile {name}: XLA must accept the module for {device}; XLA says: {error}. "
             f"{_where(module, device, name, str(error))}"
         ) from error
@@ -173,6 +193,10 @@ def _compile(
 ) -> Any:
     with module.context:
         module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+    level = logging.WARNING if _config.log_compiles.value else logging.DEBUG
+    if _LOG.isEnabledFor(level):
+        arguments = ", ".join(f"{d}[{','.join(map(str, s))}]" for d, s in main_types(module)[0])
+        _LOG.log(level, "Compiling %s with global shapes and types [%s].", name, arguments)
     with _dispatch.log_elapsed_time(
         "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec",
         fun_name=name,
@@ -305,6 +329,12 @@ def putter(device: Device, *, committed: bool) -> Callable[[np.ndarray, Any], ja
         return place(aval, sharding, [value], devices, committed, False, semantics, True)
 
     return put_host
+
+
+def uncommitted(array: jax.Array) -> jax.Array:
+    """Return an array on one device as one that is free to move; nothing is copied."""
+    parts = [shard.data for shard in array.addressable_shards]
+    return ArrayImpl(array.aval, array.sharding, parts, committed=False, _skip_checks=True)
 
 
 def is_only_device() -> bool:

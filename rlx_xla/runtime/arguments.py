@@ -69,7 +69,7 @@ class ArgumentRules:
     """
 
     __slots__ = (
-        "_cast", "_committed", "_devices", "_spread",
+        "_cast", "_committed", "_devices", "_loose", "_spread",
         "avals", "device", "names", "sharding", "types",
     )  # fmt: skip
 
@@ -81,9 +81,20 @@ class ArgumentRules:
         *,
         committed: bool,
         cast: bool,
+        loose: bool = False,
         spread: Spread | None = None,
     ) -> None:
-        """Declare the arguments of an executable on ``device``, or on several."""
+        """Declare the arguments of an executable on ``device``, or on several.
+
+        Args:
+            names: the arguments' names, in order.
+            types: their types, in order.
+            device: where buffers live.
+            committed: whether host arrays are tied to the device.
+            cast: convert arguments of another dtype instead of refusing them.
+            loose: an array that is free to move stays so when it is moved here.
+            spread: where arguments lie, for a program over several devices.
+        """
         self.names = tuple(names)
         self.types = tuple(types)
         self.device = device
@@ -93,6 +104,7 @@ class ArgumentRules:
         self._devices = {device}
         self._committed = committed
         self._cast = cast
+        self._loose = loose
 
     def admit(self, index: int, value: Any, *, alias: bool = True) -> jax.Array:
         """Return a value as a buffer of the argument's type on the executable's device.
@@ -172,7 +184,8 @@ class ArgumentRules:
         devices = sharding.device_set
         if devices == self._devices or not value.committed:
             # Another memory of this device, a one-device mesh, or free to move: JAX moves it.
-            return jax.device_put(value, self.sharding)
+            moved = jax.device_put(value, self.sharding)
+            return jax_client.uncommitted(moved) if self._loose and not value.committed else moved
         where = ", ".join(sorted(map(str, devices)))
         raise RunError(
             f"call: argument {self.names[index]!r} must live on {self.device}; got "

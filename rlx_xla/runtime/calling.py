@@ -30,6 +30,7 @@ class CallParts:
     Attributes:
         dispatch: ``execute_sharded``, or for effects ``run(buffers, handlers)``.
         handlers: result handlers, in order.
+        tied_handlers: those for results that are tied to their device; see ``CallShape.follows``.
         admit: ``(index, value) -> jax.Array``; raises RunError.
         composed: runs all buffers through ``jax.jit``.
         traced: ``(unbound values, bound segments, resident values) -> results`` under a tracer.
@@ -40,6 +41,7 @@ class CallParts:
 
     dispatch: Callable[..., Any]
     handlers: Sequence[Any]
+    tied_handlers: Sequence[Any]
     admit: Callable[[int, Any], jax.Array]
     composed: Callable[[list[Any]], list[jax.Array]]
     traced: Callable[[tuple[Any, ...], Any, tuple[Any, ...]], list[Any]]
@@ -58,6 +60,7 @@ class CallShape:
         fed_from: the output that feeds each resident argument, in order of the arguments.
         effects: the program has side effects whose end JAX should know.
         one_device: the process has no other device, so any array is on the right one.
+        follows: results are tied to their device where an argument is.
         watch: ``"auto"`` follows JAX's debugging options, ``"never"`` and ``"always"`` do not.
     """
 
@@ -65,6 +68,7 @@ class CallShape:
     fed_from: tuple[int, ...] = ()
     effects: bool = False
     one_device: bool = False
+    follows: bool = False
     watch: str = "auto"
 
 
@@ -190,7 +194,8 @@ def _source(shape: CallShape) -> str:
     kept = f"({''.join(f'r{i}, ' for i in range(resident))})"
     lines = [
         "def make(Array, Tracer, nans, infs, profile, parts, avals, sharding, lock, missing):",
-        "    dispatch, handlers, admit = parts.dispatch, parts.handlers, parts.admit",
+        "    dispatch, free, admit = parts.dispatch, parts.handlers, parts.admit",
+        "    tied, handlers = parts.tied_handlers, free",
         "    composed, traced, explain = parts.composed, parts.traced, parts.explain",
         "    acquire, release = lock.acquire, lock.release",
         "    bound = ()",
@@ -246,6 +251,9 @@ def _function(shape: CallShape, name: str, pick: str) -> list[str]:
             f"            {a} = admit({index}, {a}); {v} = {a}.aval{remember}",
         ]
     indent = "        "
+    if shape.follows and count:
+        committed = " or ".join(f"a{i}._committed" for i in range(count))
+        lines.append(f"        handlers = tied if {committed} else free")
     if resident:
         lines += [
             "        if not acquire(False):",

@@ -7,11 +7,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 import jax
 
-from rlx.errors import CompileError, RunError
+from rlx.errors import CompileError, RunError, also
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import mlir
 from rlx_xla._jax_compat.jaxpr import Tracer
@@ -65,6 +65,7 @@ class LoadedExecutable:
         "_committed",
         "_donated",
         "_effects",
+        "_follows",
         "_keepalive",
         "_loaded",
         "_lock",
@@ -107,7 +108,7 @@ class LoadedExecutable:
         resident: Mapping[int, int] | None = None,
         weak_results: Collection[int] = (),
         cast: bool = False,
-        committed: bool | None = None,
+        committed: bool | Literal["arguments"] | None = None,
         compiler_options: Mapping[str, Any] | None = None,
         host_callbacks: Sequence[Any] = (),
         effects: bool = False,
@@ -133,8 +134,8 @@ class LoadedExecutable:
                 each call; the buffer is donated.
             weak_results: indices of results whose type is weak in JAX's sense.
             cast: convert arguments of another dtype instead of refusing them.
-            committed: whether results are tied to the device; None means: unless it is JAX's
-                default device.
+            committed: whether results are tied to the device; ``"arguments"`` means: where an
+                unbound argument is, as ``jax.jit`` has it; None: unless it is JAX's default device.
             compiler_options: XLA flags by name.
             host_callbacks: Python callbacks of the module, in order. Such a module runs on the
                 hot path only.
@@ -171,13 +172,15 @@ class LoadedExecutable:
         self._check_roles()
         outside = {*self.bound, *self.resident}
         self.unbound = tuple(i for i in range(len(self.argument_types)) if i not in outside)
-        committed = not is_default(self.device) if committed is None else committed
+        self._follows = committed == "arguments"
+        committed = not is_default(self.device) if committed is None else committed is True
         self._rules = ArgumentRules(
             self.argument_names,
             self.argument_types,
             self.device,
             committed=committed,
             cast=cast,
+            loose=self._follows,
             spread=spread,
         )
         self._spread = spread
@@ -329,7 +332,7 @@ class LoadedExecutable:
         try:
             loaded = self._program.compile(self._rules.avals)
         except (jax_client.JaxRuntimeError, ValueError) as error:
-            raise CompileError(
+            raise also(CompileError, type(error))(
                 f"compile {self.name}: XLA must accept the module for several devices; it says: "
                 f"{error}. Compile it without shardings to see whether they are the reason."
             ) from error
@@ -378,9 +381,10 @@ class LoadedExecutable:
     def _specialise(self) -> BoundCall:
         rules, committed = self._rules, self._committed
         one_device = self._spread is None
-        self.result_handlers = tuple(
-            jax_client.result_handler(aval, rules.sharding, committed=committed)
-            for aval in (self._result_avals if one_device else ())
+        avals = self._result_avals if one_device else ()
+        self.result_handlers, tied = (
+            tuple(jax_client.result_handler(a, rules.sharding, committed=c) for a in avals)
+            for c in (committed, True)
         )
         if self._loaded is None or self._watch == "always":
             dispatch: Any = _never_dispatched
@@ -395,11 +399,13 @@ class LoadedExecutable:
                 fed,
                 effects=self._effects,
                 one_device=one_device and jax_client.is_only_device(),
+                follows=self._follows,
                 watch=self._watch,
             ),
             CallParts(
                 dispatch=dispatch,
                 handlers=list(self.result_handlers),
+                tied_handlers=list(tied),
                 admit=rules.fast_admit(),
                 composed=_never_dispatched if self._program is None else self._program.run,
                 traced=self._traced,
@@ -447,7 +453,7 @@ class LoadedExecutable:
             named += zip(sorted(self.resident), self._call.resident(), strict=True)
             gone = [self.argument_names[i] for i, buffer in named if buffer.is_deleted()]
             if not gone and "RESOURCE_EXHAUSTED" in str(error):
-                explained = RunError(
+                explained = also(RunError, type(error))(
                     f"call of {self.name}: its buffers must fit the memory of {self.device}; XLA "
                     f"says: {error} Use smaller inputs, or a larger device."
                 )
@@ -455,7 +461,7 @@ class LoadedExecutable:
                 return explained
             if not gone:
                 return error
-            explained = RunError(
+            explained = also(RunError, type(error))(
                 f"call of {self.name}: every buffer must be alive; {', '.join(map(repr, gone))} "
                 "was deleted or donated, maybe to a concurrent call. Pass a fresh array, or do "
                 "not donate it."

@@ -1,4 +1,7 @@
-"""JAX's own tracing errors, said in our form: what is required, what was found, what to do."""
+"""JAX's own tracing errors, said in our form: what is required, what was found, what to do.
+
+They are caught as ``TraceError`` and as the class that JAX raised.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Literal, final
 import jax.errors
 
 from rlx.dtypes import as_dtype
-from rlx.errors import TraceError
+from rlx.errors import TraceError, also
 from rlx_xla._jax_compat import failures, keys
 from rlx_xla._jax_compat import jaxpr as jx
 
@@ -191,7 +194,15 @@ def refuse_leaks(jaxpr: Any, arguments: int, name: str) -> None:
     line = next((jx.source_line(e) for e in users), None)
     where = f" at {line.file}:{line.line}" if line else ""
     (leak,) = (known for known in _KNOWN if known.kind is jax.errors.UnexpectedTracerError)
-    raise TraceError(f"trace of {name!r}{where}: {leak.required}. {leak.advice}")
+    made = also(TraceError, leak.kind)
+    raise made(f"trace of {name!r}{where}: {leak.required}. {leak.advice}")
+
+
+def captured_ref(jaxpr: Any) -> Any:
+    """The abstract value of a mutable array that a traced function reads or writes, or None."""
+    opened = jx.open_jaxpr(jaxpr)
+    every = (v.aval for v in (*opened.constvars, *opened.invars))
+    return next((aval for aval in every if jx.is_mutable(aval)), None)
 
 
 def refuse_captured_refs(jaxpr: Any, name: str) -> None:
@@ -204,12 +215,11 @@ def refuse_captured_refs(jaxpr: Any, name: str) -> None:
     Raises:
         TraceError: the function reads or writes one.
     """
-    opened = jx.open_jaxpr(jaxpr)
-    found = [v.aval for v in (*opened.constvars, *opened.invars) if jx.is_mutable(v.aval)]
-    if found:
+    found = captured_ref(jaxpr)
+    if found is not None:
         raise TraceError(
             f"trace of {name!r}: what a function captures is required to be arrays; "
-            f"got the mutable array {found[0].str_short()}. Pass it to rlx_xla.jit as an argument, "
+            f"got the mutable array {found.str_short()}. Pass it to rlx_xla.jit as an argument, "
             "or make it inside the function."
         )
 
@@ -227,7 +237,7 @@ def _message(error: BaseException, name: str, known: _Known) -> TraceError:
     because = f", through argument {shown}" if found else ""
     required = known.required.replace("{loop}", failures.loop_name(error))
     advice = known.advice.replace("{argument}", shown)
-    return TraceError(
+    return also(TraceError, type(error))(
         f"trace of {name!r}{where}: {required}{because}. JAX says: {_gist(error)} {advice}"
     )
 
@@ -249,12 +259,13 @@ def _carry(error: TypeError, name: str) -> TraceError:
         f"trace of {name!r}: {loop}{where} is required to get from its body a carry of the "
         "types it gave;"
     )
+    made = also(TraceError, type(error))
     if not found:
-        return TraceError(
+        return made(
             f"{head} JAX says: {_gist(error)} Convert or reshape the result, or the initial value."
         )
     parts = [_drift(drift) for drift in found]
-    return TraceError(f"{head} {' '.join(parts)}")
+    return made(f"{head} {' '.join(parts)}")
 
 
 def _drift(drift: failures.Drift) -> str:

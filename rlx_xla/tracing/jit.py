@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
+import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, final, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack, cast, final, overload
 
 import jax
 
 from rlx.compiled import CompiledGraph
-from rlx.errors import CompileError, RunError, TraceError
+from rlx.errors import CompileError, RunError
 from rlx.options.compile import CompileOptions
 from rlx.report import CompileReport
 from rlx.session import Session
+from rlx.sharding import mesh_of
 from rlx.types import TensorType
-from rlx_xla._jax_compat import calls, keys
+from rlx_xla._jax_compat import calls, equations, keys
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla.runtime.client import device_name, find_device
 from rlx_xla.tracing import call_primitive
-from rlx_xla.tracing.arguments import argument_names
 from rlx_xla.tracing.jit_dims import DimSpecs, Ledger, group_key, with_specs
 from rlx_xla.tracing.jit_keys import (
     CallKey,
@@ -32,38 +32,36 @@ from rlx_xla.tracing.jit_keys import (
     device_of,
     host_leaf,
     leaf_key,
+    leaf_text,
+    warn_unusable,
 )
-from rlx_xla.tracing.trace import trace
+from rlx_xla.tracing.jit_options import (
+    JitOptions,
+    Names,
+    Numbers,
+    check_function,
+    chosen,
+    portable,
+)
+from rlx_xla.tracing.jit_quick import quick_call
+from rlx_xla.tracing.jit_roles import Roles, name_of
+from rlx_xla.tracing.trace import captures_refs, trace
 
 _Array = jax_client.ArrayImpl
-_context = calls.trace_context
-_NOTHING: Any = ((), None, None, None, None)
-"""No program is remembered; the third and later fields are never read, as no context is None."""
-
-Names = str | Sequence[str]
-Numbers = int | Sequence[int]
+_NOT_GIVEN: Any = object()
+"""Stands for the function where ``jit`` makes a decorator."""
 
 
 @overload
-def jit(
-    fn: Callable[..., Any],
-    *,
-    device: Any = None,
-    options: CompileOptions | None = None,
-    params: Numbers = (),
-    static_argnums: Numbers | None = None,
-    static_argnames: Names | None = None,
-    donate_argnums: Numbers | None = None,
-    donate_argnames: Names | None = None,
-    dims: Any = None,
-    buckets: Any = None,
-    on_unsafe: str | None = None,
-) -> JitFunction: ...
+def jit(fn: Callable[..., Any], **given: Unpack[JitOptions]) -> JitFunction: ...
 
 
 @overload
+def jit(**given: Unpack[JitOptions]) -> Callable[[Callable[..., Any]], JitFunction]: ...
+
+
 def jit(
-    fn: None = None,
+    fn: Callable[..., Any] = _NOT_GIVEN,
     *,
     device: Any = None,
     options: CompileOptions | None = None,
@@ -75,34 +73,26 @@ def jit(
     dims: Any = None,
     buckets: Any = None,
     on_unsafe: str | None = None,
-) -> Callable[[Callable[..., Any]], JitFunction]: ...
-
-
-def jit(
-    fn: Callable[..., Any] | None = None,
-    *,
-    device: Any = None,
-    options: CompileOptions | None = None,
-    params: Numbers = (),
-    static_argnums: Numbers | None = None,
-    static_argnames: Names | None = None,
-    donate_argnums: Numbers | None = None,
-    donate_argnames: Names | None = None,
-    dims: Any = None,
-    buckets: Any = None,
-    on_unsafe: str | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    keep_unused: bool = False,
+    backend: str | None = None,
+    inline: Any = False,
+    compiler_options: Mapping[str, Any] | None = None,
+    abstracted_axes: Any = None,
 ) -> Any:
     """Compile a JAX function with RLX; follows ``jax.jit``.
 
     Called with arrays it runs a program compiled by ``rlx.Session``: one for each combination of
     types, structure, static values, device and JAX settings. Called with tracers (under ``grad``,
     ``vmap``, ``scan``, ``jax.jit`` …) it is the traced function; kernels are chosen after the
-    transformation. Arrays that are sharded over several devices take that way too.
+    transformation. Arrays that are sharded over several devices take that way too, and calls in a
+    mesh or with shardings given here.
 
     Args:
         fn: the function; without it a decorator is returned.
-        device: where to run: a name such as ``"cuda:1"`` or a ``jax.Device``; None follows
-            committed arguments, as JAX does.
+        device: where to run: a name such as ``"cuda:1"`` or a ``jax.Device``; results then stay
+            there. None follows committed arguments, as JAX does.
         options: how to compile.
         params: positions of arguments that are kept on the device between calls. They are passed
             on every call, and bound again only where a leaf is another object than before.
@@ -116,40 +106,47 @@ def jit(
         buckets: sizes that named dims are rounded up to: ``{"n": [16, 64]}``, ``"pow2"`` or
             ``"auto"``; as ``CompileOptions.buckets``.
         on_unsafe: as ``CompileOptions.on_unsafe``.
+        in_shardings: where arguments lie, as in ``jax.jit``, which then places every call.
+        out_shardings: where results lie, the same.
+        keep_unused: under ``jax.jit`` keep arguments that nothing needs.
+        backend: a platform such as ``"cpu"``, to run on its first device.
+        inline: leave no call in a caller's jaxpr.
+        compiler_options: XLA flags by name, beside those of ``options``.
+        abstracted_axes: refused, as JAX has it no more.
 
     Returns:
         The function, with ``lower``, ``trace``, ``eval_shape`` and ``clear_cache`` as ``jax.jit``
         has them, ``report()`` and ``specializations()``.
+
+    Raises:
+        TraceError: no function, or options that exclude each other; under the class, too, that
+            ``jax.jit`` raises.
+        DeviceError: no such device.
     """
-    given = {
+    stated: dict[str, Any] = {
+        "device": device,
+        "options": options,
+        "params": params,
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
         "donate_argnames": donate_argnames,
+        "dims": dims,
+        "buckets": buckets,
+        "on_unsafe": on_unsafe,
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
+        "keep_unused": keep_unused,
+        "backend": backend,
+        "inline": inline,
+        "compiler_options": compiler_options,
+        "abstracted_axes": abstracted_axes,
     }
-    options = _with_buckets(options, dims, buckets, on_unsafe)
-    named = {name: value for name, value in given.items() if value is not None}
-    made = functools.partial(
-        JitFunction, device=device, options=options, params=params, jax_options=named, dims=dims
+    given = cast(
+        "JitOptions", {k: v for k, v in stated.items() if v is not None and v is not False}
     )
-    return made if fn is None else made(fn)
-
-
-def _with_buckets(
-    options: CompileOptions | None, dims: Any, buckets: Any, on_unsafe: str | None
-) -> CompileOptions | None:
-    """The options with what ``jit`` was given beside them."""
-    chosen = CompileOptions() if options is None else options
-    if buckets is not None:
-        chosen = chosen.replace(buckets=buckets)
-    if on_unsafe is not None:
-        chosen = chosen.replace(on_unsafe=on_unsafe)
-    if chosen.buckets is not None and dims is None:
-        raise TraceError(
-            "jit: buckets round named dims up, so dims is required with them; got dims=None. Name "
-            "the dims, as in dims=('f32[n]',)."
-        )
-    return options if chosen == options else chosen
+    made = functools.partial(JitFunction, given=given)
+    return made if fn is _NOT_GIVEN else made(fn)
 
 
 @final
@@ -189,25 +186,32 @@ class JitFunction:
     """A function that compiles at its first call with each kind of arguments; see ``jit``."""
 
     # ``functools.update_wrapper`` fills the instance's dictionary, as it does for ``jax.jit``.
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        *,
-        device: Any = None,
-        options: CompileOptions | None = None,
-        params: Numbers = (),
-        jax_options: dict[str, Any] | None = None,
-        dims: Any = None,
-    ) -> None:
-        """Wrap a function; nothing is traced yet."""
+    # ``__call__`` is a slot that holds a function for arguments like the last ones.
+    __slots__ = ("__call__", "__dict__", "__weakref__")
+
+    __call__: Callable[..., Any]
+
+    def __init__(self, fn: Callable[..., Any], *, given: JitOptions) -> None:
+        """Wrap a function; nothing is traced yet.
+
+        Args:
+            fn: the function.
+            given: the keywords of ``jit`` that were given.
+
+        Raises:
+            TraceError: no function, or keywords that exclude each other.
+        """
+        check_function(fn)
         functools.update_wrapper(self, fn)
         self.__wrapped__ = fn
+        self.__name__ = name_of(fn)
         self._fn = fn
-        self._options = CompileOptions() if options is None else options
-        self._device = None if device is None else find_device(device)
+        self._given = given
+        self._chosen = chosen(self.__name__, given)
+        self._options = self._chosen.options
+        self._device = self._chosen.device
         self._settings = call_primitive.Settings(self._options)
-        given = dict(jax_options or {})
-        self._roles = _Roles(fn, given)
+        self._roles = Roles(fn, self._chosen.for_jax)
         if self._options.weights is not None:
             raise CompileError(
                 f"rlx_xla.jit {self._roles.name} [weights]: CompileOptions without weights is "
@@ -215,10 +219,12 @@ class JitFunction:
                 f"{self._options.weights!r}. Pack them once: "
                 "Session(...).compile(trace(fn, ..., params=...), options=...)."
             )
+        params, dims = given.get("params", ()), given.get("dims")
         self._params = frozenset((params,) if isinstance(params, int) else params)
-        self._jax: Any = jax.jit(self._traced_function(), **given)
+        self._jax: Any = self._chosen.jitted(self._traced_function())
         self._sessions: dict[Any, Session] = {}
         self._programs: dict[CallKey, _Program] = {}
+        self._left_to_jax: dict[CallKey, JitSpecialization] = {}
         static = self._roles.static_numbers, self._roles.static_names
         self._specs = None if dims is None else DimSpecs(self._roles.name, dims, fn, static)
         self._ledger = Ledger()
@@ -226,22 +232,21 @@ class JitFunction:
         self._last_call: CallKey | None = None
         self._storm = Storm(self._roles.name)
         self._lock = threading.RLock()
-        self._quick: Any = _NOTHING
+        self.__call__ = self._any_call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function."""
-        avals, context, shardings, call, record = self._quick
-        if not kwargs and len(args) == len(avals) and _context() == context:
-            for value, aval in zip(args, avals, strict=False):
-                if type(value) is not _Array or value.aval is not aval:
-                    break
-            else:
-                if shardings is None or all(
-                    a.sharding is s for a, s in zip(args, shardings, strict=True)
-                ):
-                    record.hits += 1
-                    return call(*args)
+    def _any_call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function, whatever it was called with before."""
         return self._call(args, kwargs)
+
+    def __reduce__(self) -> Any:
+        """Pickle as the function and its options: another process compiles anew."""
+        path = str(vars(self).get("__qualname__", self.__name__))
+        home: Any = sys.modules.get(self.__module__)
+        for name in path.split("."):
+            home = getattr(home, name, None)
+        if home is self and self.__module__ != "__main__":
+            return path
+        return _again, (self._fn, dict(portable(self._given)))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind to an instance, as a method."""
@@ -262,12 +267,18 @@ class JitFunction:
         """Return the results' structure with their types, without running anything."""
         return self._jax.eval_shape(*args, **kwargs)
 
+    def _cache_size(self) -> int:
+        """How many programs are kept, those of ``jax.jit`` included; as ``jax.jit`` has it."""
+        own = len(self._programs) if self._specs is None else len(self._ledger.records())
+        return own + self._jax._cache_size()
+
     def clear_cache(self) -> None:
         """Forget every compiled program, and what the function was traced to."""
         with self._lock:
             self._programs.clear()
+            self._left_to_jax.clear()
             self._ledger.clear()
-            self._quick = _NOTHING
+            self.__call__ = self._any_call
         self._jax.clear_cache()
         jx.forget_traces(self._fn)
 
@@ -292,7 +303,10 @@ class JitFunction:
         """
         if self._specs is not None:
             return self._ledger.records()
-        return [program.record for program in self._programs.values()]
+        return [
+            *(program.record for program in self._programs.values()),
+            *self._left_to_jax.values(),
+        ]
 
     def warm(
         self, bindings: Any = None, *, threads: int | None = None, progress: bool = False
@@ -313,7 +327,8 @@ class JitFunction:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Find or compile the program of a call; what is JAX's to decide goes to ``jax.jit``."""
         roles = self._roles
-        split = None if calls.jit_disabled() else roles.split(args, kwargs)
+        placed = self._chosen.is_placed or calls.jit_disabled()
+        split = None if placed else roles.split(args, kwargs)
         if split is None:
             return self._jax(*args, **kwargs)
         dynamic, named, static = split
@@ -323,7 +338,7 @@ class JitFunction:
         if None in leaf_keys:
             return self._jax(*args, **kwargs)
         simple, device = device_of(leaves)
-        if not simple:
+        if not simple or calls.in_mesh() or calls.execution_refused():
             return self._jax(*args, **kwargs)
         if self._device is not None:
             device = self._device
@@ -346,10 +361,16 @@ class JitFunction:
             before, whole = self._last_key, key
         program = self._programs.get(key)
         if program is None:
+            left = self._left_to_jax.get(key)
+            if left is not None:
+                left.hits += 1
+                return self._jax(*args, **kwargs)
             if calls.is_tracing():  # the function may capture what is being traced
                 return self._jax(*args, **kwargs)
             reason = whole.difference(before)
             program = self._compile(key, args, dynamic, named, reason, specs)
+            if program is None:
+                return self._jax(*args, **kwargs)
             if specs is None:
                 self._storm.compiled(whole, reason, self._hits())
         else:
@@ -394,10 +415,9 @@ class JitFunction:
 
     def _remember(self, program: _Program, key: CallKey, args: tuple[Any, ...]) -> None:
         """Let the next call with arguments of the same types skip the search."""
-        one = jax_client.is_only_device()
-        shardings = None if one else tuple(a.sharding for a in args)
-        avals = tuple(a.aval for a in args)
-        self._quick = (avals, key.context[0], shardings, program.call, program.record)
+        run, record = program.call, program.record
+        made = quick_call(args, key.context[0], run, record, self._call)
+        self.__call__ = self._any_call if made is None else made
 
     def _compile(
         self,
@@ -407,8 +427,8 @@ class JitFunction:
         named: dict[str, Any],
         reason: str,
         specs: Sequence[TensorType | None] | None,
-    ) -> _Program:
-        """Compile a program, unless another thread just did.
+    ) -> _Program | None:
+        """Compile a program, unless another thread just did; None for what is left to JAX.
 
         Args:
             key: what the program is kept by.
@@ -428,14 +448,22 @@ class JitFunction:
             fn = roles.bound(key.static, args, dynamic)
             if specs is not None:
                 dynamic, named = with_specs(dynamic, named, specs)
+            elif captures_refs(fn, dynamic, named):
+                return self._leave(key, f"{reason}; left to jax.jit: it captures a mutable array")
             constraints = () if specs is None else self._options.constraints
             traced: Any = trace(fn, *dynamic, params=whole, constraints=constraints, **named)
             arguments = traced.arguments
             if arguments is None:
                 raise RunError(f"jit of {roles.name}: the trace is required to keep its arguments.")
+            mesh = None if specs is not None else mesh_of(traced.graph)
+            if mesh is not None and mesh.size == 1:
+                return self._leave(key, f"{reason}; left to jax.jit: a mesh of one device")
             donated = roles.donated(positions)
             names = frozenset(leaf.name for leaf in arguments.leaves if leaf.argument in donated)
-            signature = dataclasses.replace(traced.signature, donated=names)
+            if specs is None:
+                warn_unusable(traced.graph, names)
+            tied = self._device is not None
+            signature = dataclasses.replace(traced.signature, donated=names, tied=tied)
             traced = dataclasses.replace(traced, signature=signature)
             device = find_device(key.device or calls.default_device())
             session = self._sessions.get(device)
@@ -455,10 +483,16 @@ class JitFunction:
             program = self._programs[key] = _Program(compiled, record, whole, bound)
             return program
 
+    def _leave(self, key: CallKey, reason: str) -> None:
+        """Let JAX run calls of a kind from now on."""
+        device = device_name(find_device(key.device or calls.default_device()))
+        types = tuple(map(leaf_text, key.leaves))
+        self._left_to_jax[key] = JitSpecialization(reason, {}, types, device, None)
+
     def _traced_function(self) -> Callable[..., Any]:
         """The function as JAX traces it: its jaxpr inside our primitive."""
-        fn, settings = self._fn, self._settings
-        name = getattr(fn, "__name__", type(fn).__name__)
+        fn, settings, options = self._fn, self._settings, self._chosen
+        name = self.__name__
 
         @functools.wraps(fn)
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -469,6 +503,8 @@ class JitFunction:
                 i for i, leaf in enumerate(leaves)
                 if isinstance(leaf, jx.Tracer) and not jx.is_mutable(jx.typeof(leaf))
             ]  # fmt: skip
+            if any(calls.is_elsewhere(jx.typeof(leaves[i])) for i in moving):
+                return fn(*args, **kwargs)  # our primitive knows one memory
             structure: list[Any] = []
 
             def flat(*arrays: Any) -> list[Any]:
@@ -482,104 +518,20 @@ class JitFunction:
 
             operands = [leaves[i] for i in moving]
             jaxpr, captured = calls.traced(flat, operands)
-            results = call_primitive.apply(jaxpr, [*captured, *operands], name, settings)
+            given = [*captured, *operands]
+            if not options.keep_unused:
+                jaxpr, used = calls.without_unused(jaxpr)
+                given = [x for x, is_used in zip(given, used, strict=True) if is_used]
+            if options.is_inline:
+                results = equations.function_of(jaxpr)(*given)
+            else:
+                results = call_primitive.apply(jaxpr, given, name, settings)
             return jax.tree_util.tree_unflatten(structure[-1], results)
 
+        function.__name__ = name
         return function
 
 
-@final
-class _Roles:
-    """Which arguments are static or donated, by position and by name, as JAX infers it."""
-
-    def __init__(self, fn: Callable[..., Any], given: dict[str, Any]) -> None:
-        self.name = getattr(fn, "__name__", type(fn).__name__)
-        self._fn = fn
-        try:
-            parameters = list(inspect.signature(fn).parameters.values())
-        except (TypeError, ValueError):  # a builtin without a signature
-            parameters = []
-        self._count = len(parameters)
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self._names = [p.name for p in parameters if p.kind in kinds]
-        self.static_numbers, self.static_names = self._both("static", given)
-        self.donate_numbers, self.donate_names = self._both("donate", given)
-
-    def _both(self, role: str, given: dict[str, Any]) -> tuple[frozenset[int], frozenset[str]]:
-        numbers, names = given.get(f"{role}_argnums"), given.get(f"{role}_argnames")
-        by_number = () if numbers is None else (numbers,) if isinstance(numbers, int) else numbers
-        by_name = () if names is None else (names,) if isinstance(names, str) else tuple(names)
-        all_numbers = {n + self._count if n < 0 else n for n in by_number}
-        all_names = set(by_name)
-        if numbers is None:
-            all_numbers = {i for i, n in enumerate(self._names) if n in all_names}
-        elif names is None:
-            all_names = {n for i, n in enumerate(self._names) if i in all_numbers}
-        return frozenset(all_numbers), frozenset(all_names)
-
-    def split(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]] | None:
-        """Dynamic positional and keyword arguments, and static ones; None if one has no hash."""
-        if not self.static_numbers and not self.static_names:
-            return args, kwargs, ()
-        dynamic = tuple(a for i, a in enumerate(args) if i not in self.static_numbers)
-        named = {k: v for k, v in kwargs.items() if k not in self.static_names}
-        labels = [
-            (self._names[i] if i < len(self._names) else i, a)
-            for i, a in enumerate(args)
-            if i in self.static_numbers
-        ]
-        labels += [(k, v) for k, v in sorted(kwargs.items()) if k in self.static_names]
-        static = tuple((name, type(value), value) for name, value in labels)
-        if any(getattr(type(value), "__hash__", None) is None for _, value in labels):
-            return None
-        return dynamic, named, static
-
-    def dynamic_positions(self, count: int) -> list[int]:
-        """Positions of the dynamic ones among ``count`` positional arguments."""
-        return [i for i in range(count) if i not in self.static_numbers]
-
-    def donated(self, positions: Sequence[int]) -> frozenset[int | str]:
-        """Donated arguments: places among the dynamic positional ones, and keywords."""
-        places = {i for i, p in enumerate(positions) if p in self.donate_numbers}
-        return frozenset({*places, *self.donate_names})
-
-    def bound(
-        self, static: tuple[Any, ...], args: tuple[Any, ...], dynamic: tuple[Any, ...]
-    ) -> Callable[..., Any]:
-        """The function of the dynamic arguments alone."""
-        if not static:
-            return self._fn
-        positions = self.dynamic_positions(len(args))
-        fn, whole = self._fn, list(args)
-        fixed = {n: v for n, _, v in static if n in self.static_names}
-        taken = {self._names[i] for i in range(min(len(args), len(self._names)))}
-        named_fixed = {n: v for n, v in fixed.items() if n not in taken}
-
-        def function(*given: Any, **named: Any) -> Any:
-            values = list(whole)
-            for position, value in zip(positions, given, strict=True):
-                values[position] = value
-            return fn(*values, **named, **named_fixed)
-
-        names = argument_names(fn, len(args))
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        shown = [inspect.Parameter(names[p], kind) for p in positions]
-        dressed: Any = function
-        dressed.__name__ = dressed.__qualname__ = self.name
-        if len({p.name for p in shown}) == len(shown) == len(dynamic):
-            dressed.__signature__ = inspect.Signature(shown)
-        return function
-
-    def paths(self, dynamic: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, ...]:
-        """Names of the leaves of the dynamic arguments, for people."""
-        found: list[str] = []
-        names = argument_names(self._fn, len(dynamic) + len(self.static_numbers))
-        positions = [i for i in range(len(names)) if i not in self.static_numbers]
-        for path, _ in jax.tree_util.tree_flatten_with_path((dynamic, named))[0]:
-            _, key, *rest = path
-            index = getattr(key, "idx", None)
-            label = str(getattr(key, "key", "")) if index is None else names[positions[index]]
-            found.append(label + jax.tree_util.keystr(tuple(rest)))
-        return tuple(found)
+def _again(fn: Callable[..., Any], given: JitOptions) -> JitFunction:
+    """Make a function that was pickled."""
+    return JitFunction(fn, given=given)

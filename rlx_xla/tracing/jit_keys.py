@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
@@ -14,6 +15,7 @@ from rlx.deferred import STORM
 from rlx.dims.buckets import proposal
 from rlx.dtypes import as_dtype
 from rlx.errors import CompileStormWarning
+from rlx.ir.graph import Graph, Value
 from rlx_xla._jax_compat import jaxpr as jx
 
 LeafKey: TypeAlias = tuple[Any, tuple[int, ...], bool]
@@ -155,6 +157,39 @@ class Storm:
         )
 
 
+def leaf_text(leaf: LeafKey) -> str:
+    """The type of a leaf, for people."""
+    return f"{_label(leaf[0])}[{', '.join(map(str, leaf[1]))}]"
+
+
+def warn_unusable(graph: Graph, donated: Collection[str]) -> None:
+    """Warn, as ``jax.jit`` does, of donated inputs whose memory no result can take over.
+
+    Args:
+        graph: what is compiled.
+        donated: names of its donated inputs.
+    """
+    free = [v.type for v in graph.outputs]
+    useless: list[Value] = []
+    for value in graph.inputs:
+        if value.name not in donated:
+            continue
+        if value.type in free:
+            free.remove(value.type)
+        else:
+            useless.append(value)
+    if useless:
+        listed = ", ".join(f"{v.name}: {v.type}" for v in useless)
+        results = ", ".join(map(str, (v.type for v in graph.outputs)))
+        warnings.warn(
+            f"Some donated buffers were not usable: {listed}. jit of {graph.name!r}: each is "
+            f"required to have the type of a result of its own; the results are {results}. Leave "
+            "out donate_argnums for them.",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
 def _spec(key: CallKey, name: str, axis: int) -> str:
     """The type of a leaf with one size named ``n``."""
     dtype, shape, _ = key.leaves[key.paths().index(name)]
@@ -192,16 +227,24 @@ def host_leaf(leaf: Any, key: LeafKey) -> Any:
 
 
 def device_of(leaves: Sequence[Any]) -> tuple[bool, Any]:
-    """(Whether all arrays are on one device or free to move, the device they are committed to)."""
+    """(Whether all arrays are whole on one device or free to move, the device they are tied to)."""
     found: Any = None
     for leaf in leaves:
         if not isinstance(leaf, jax.Array) or not leaf.committed:
             continue
-        devices = leaf.sharding.device_set
-        if len(devices) != 1:
+        sharding = leaf.sharding
+        if not isinstance(sharding, jax.sharding.SingleDeviceSharding):
+            return False, None  # results lie over the same mesh, if only of one device
+        (device,) = sharding.device_set
+        if sharding.memory_kind not in (None, default_memory(device)):
             return False, None
-        (device,) = devices
         if found is not None and device != found:
             return False, None
         found = device
     return True, found
+
+
+@functools.lru_cache(maxsize=1024)
+def default_memory(device: Any) -> str:
+    """The kind of memory that arrays on a device lie in if nothing else is said."""
+    return device.default_memory().kind

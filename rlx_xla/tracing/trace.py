@@ -31,7 +31,7 @@ from rlx_xla.tracing.arguments import (
     resolve,
     whole_params,
 )
-from rlx_xla.tracing.errors import explained, refuse_captured_refs, refuse_leaks
+from rlx_xla.tracing.errors import captured_ref, explained, refuse_captured_refs, refuse_leaks
 from rlx_xla.tracing.shardings import leaf_attributes
 from rlx_xla.tracing.template import (
     FAILURES,
@@ -136,6 +136,18 @@ def trace(
         for texts in (asked.differences, asked.keys)
     )
     return dataclasses.replace(made, template=template)
+
+
+def captures_refs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function reads or writes mutable arrays from outside, which no graph holds.
+
+    JAX keeps what it traces here, for ``trace``.
+
+    Raises:
+        TraceError: as ``trace``.
+    """
+    with explained(getattr(fn, "__name__", type(fn).__name__)):
+        return captured_ref(jx.trace_function(fn, args, kwargs).jaxpr) is not None
 
 
 def _nothing(*args: Any, **kwargs: Any) -> tuple[()]:

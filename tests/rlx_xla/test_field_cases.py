@@ -250,18 +250,24 @@ def test_mutable_arrays_from_outside_are_written_as_arguments() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-def test_mutable_arrays_from_outside_are_not_captured() -> None:
+def test_graphs_capture_no_mutable_arrays_and_jit_leaves_them_to_jax() -> None:
     new_ref: Any = getattr(jax, "new_ref", None) or jax.experimental.mutable_array  # moved
     held = new_ref(jnp.zeros((3, 4)))
 
     def fn(x: Any) -> Any:
+        held[0] += x
         return x + held[0]
 
     wanted = (
         "trace of 'fn': what a function captures is required to be arrays; got the mutable array "
         "Ref{float32[3,4]}. Pass it to rlx_xla.jit as an argument, or make it inside the function."
     )
-    for way in (rlx_xla.jit(fn), lambda x: rlx_xla.trace(fn, x)):
-        with pytest.raises(TraceError) as caught:
-            way(jnp.ones(4))
-        assert str(caught.value) == wanted
+    with pytest.raises(TraceError) as caught:
+        rlx_xla.trace(fn, jnp.ones(4))
+    assert str(caught.value) == wanted
+    fast = rlx_xla.jit(fn)
+    x = jnp.asarray(np.random.default_rng().normal(size=4), jnp.float32)
+    np.testing.assert_allclose([fast(x), fast(x), held[0]], [2 * x, 3 * x, 2 * x], rtol=1e-6)
+    (record,) = fast.specializations()
+    assert record.reason == "first call; left to jax.jit: it captures a mutable array"
+    assert record.hits == 1
