@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.core
@@ -16,12 +16,18 @@ from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.interpreters import pxla as _pxla
 from jax._src.state.types import AbstractRef as _AbstractRef
-from jax.extend.core import ClosedJaxpr as ClosedJaxpr
-from jax.extend.core import Jaxpr as Jaxpr
-from jax.extend.core import JaxprEqn as JaxprEqn
-from jax.extend.core import Literal as Literal
-from jax.extend.core import Primitive as Primitive
-from jax.extend.core import Var as Var
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr as ClosedJaxpr
+    from jax.extend.core import Jaxpr as Jaxpr
+    from jax.extend.core import JaxprEqn as JaxprEqn
+    from jax.extend.core import Literal as Literal
+    from jax.extend.core import Primitive as Primitive
+    from jax.extend.core import Var as Var
+else:  # the same classes: importing jax.extend loads Pallas, 0.8 MiB
+    Jaxpr, JaxprEqn, Literal = _core.Jaxpr, _core.JaxprEqn, _core.Literal
+    Primitive, Var = _core.Primitive, _core.Var
+    ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)  # one class in JAX 0.12
 
 DropVar = _core.DropVar
 Tracer = jax.core.Tracer

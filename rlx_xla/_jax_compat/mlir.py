@@ -11,15 +11,18 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from jax._src.interpreters import mlir as _mlir
-from jax.extend import mlir as _extend_mlir
-from jax.extend.mlir import ir as ir
-from jax.extend.mlir.dialects import chlo as chlo
-from jax.extend.mlir.dialects import func as func
-from jax.extend.mlir.dialects import sdy as sdy
-from jax.extend.mlir.dialects import stablehlo as stablehlo
+from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
+from jaxlib.mlir import ir as ir
 from jaxlib.mlir import passmanager as _passmanager
+from jaxlib.mlir.dialects import chlo as chlo
+from jaxlib.mlir.dialects import func as func
+from jaxlib.mlir.dialects import sdy as sdy
+from jaxlib.mlir.dialects import stablehlo as stablehlo
 
 from rlx.errors import CompileError, DTypeError
+
+# jax.extend has all of these; importing it loads Pallas, 0.8 MiB.
+_bindings: Any = _jax.mlir
 
 BYTECODE_MAGIC = b"ML\xefR"
 
@@ -201,7 +204,7 @@ def to_portable(module: ir.Module, version: str | None = None) -> bytes:
     """
     target = stablehlo_version() if version is None else version
     try:
-        return _extend_mlir.serialize_portable_artifact(module_bytecode(module), target)
+        return _bindings.serialize_portable_artifact(module_bytecode(module), target)
     except (ValueError, RuntimeError) as error:
         raise CompileError(
             f"stablehlo: the module must be expressible in version {target}; MLIR says: {error}. "
@@ -218,8 +221,8 @@ def from_portable(artifact: bytes, context: ir.Context | None = None) -> ir.Modu
     context = new_context() if context is None else context
     try:
         if _DESERIALIZE_TAKES_CONTEXT:
-            return _extend_mlir.deserialize_portable_artifact(artifact, context)
-        return parse_module(_extend_mlir.deserialize_portable_artifact(artifact), context)
+            return _bindings.deserialize_portable_artifact(artifact, context)
+        return parse_module(_bindings.deserialize_portable_artifact(artifact), context)
     except (ir.MLIRError, ValueError, RuntimeError) as error:
         raise CompileError(
             f"stablehlo: the artifact must be readable by StableHLO {stablehlo_version()}; "
@@ -229,7 +232,7 @@ def from_portable(artifact: bytes, context: ir.Context | None = None) -> ir.Modu
 
 def _deserialize_takes_context() -> bool:
     """Tell whether jaxlib returns a module in a given context (0.10) or its text (before)."""
-    signature = _extend_mlir.deserialize_portable_artifact.__doc__ or ""
+    signature = _bindings.deserialize_portable_artifact.__doc__ or ""
     return "context" in signature.split("\n", 1)[0]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from rlx_xla._jax_compat.jaxpr import enable_x64
 
@@ -91,6 +90,8 @@ def is_everywhere(value: jax.Array) -> bool:
 
 def gathered(value: jax.Array) -> np.ndarray:
     """Return an array that lies on several processes; all of them must ask for it."""
+    from jax.experimental import multihost_utils
+
     return np.asarray(multihost_utils.process_allgather(value, tiled=True))
 
 

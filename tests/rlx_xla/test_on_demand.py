@@ -26,7 +26,7 @@ import {first}
 import rlx
 from rlx_xla.generation.model import LanguageModel
 rlx.Session("cpu")
-print(json.dumps(sorted(m for m in sys.modules if m.startswith("rlx"))))
+print(json.dumps(sorted(m for m in sys.modules if m.startswith(("rlx", "jax.")))))
 import rlx_xla.aot.targets, rlx_xla.doctor, rlx_xla.quantize, rlx_xla.simulate
 for name in ("aot", "doctor", "quantize", "simulate"):
     assert type(getattr(rlx_xla, name)).__name__ == "function", name
@@ -61,6 +61,8 @@ def test_what_runs_compiled_programs_loads_no_ops() -> None:
     assert families == {"rlx.ops.external", "rlx.ops.random_bits"}, "the graph's own, no families"
     heavy = ("rlx_xla.aot", "rlx_xla.kernels.library", "rlx_xla.lowering.module", "rlx.packing")
     assert loaded.isdisjoint((*heavy, "rlx.passes.pipelines", "rlx_xla.tracing.trace"))
+    others = ("jax.extend", "jax.experimental.pallas", "jax.experimental.multihost_utils")
+    assert loaded.isdisjoint(others)
 
 
 def test_there_is_no_such_name() -> None:
