@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlx_xla.models.byte_pairs import BytePairs
 
 KEY = "tokenizer.ggml."
+_MERGES = 4096  # looked up at once
 _CONTROL, _USER, _UNKNOWN, _BYTE = 3, 4, 2, 6
 _ENDS = ("<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|endoftext|>", "<|end|>")
 """Control tokens that end a turn in the chat formats of the families."""
@@ -221,13 +222,24 @@ class GgufTokenizer:
             self._fail("pre", f"one of {', '.join(SPLITS)}", pre)
         whole = pre == "llama-bpe"
         base = BytePairs(self._texts, self._index, SPLITS[pre], whole_words=whole)
-        ids = {piece: number for number, piece in enumerate(self._texts)}
-        for rank, line in enumerate(self._strings("merges")):
-            first, gap, second = line.partition(" ")
-            made = ids.get(first + second)
-            if not gap or made is None or first not in ids or second not in ids:
-                self._fail("merges", "pairs of known tokens", line)
-            base.merge(made, len(first), rank)
+        merges = self._strings("merges")
+        for start in range(0, len(merges), _MERGES):
+            numbers = range(start, min(start + _MERGES, len(merges)))
+            parts = [merges.raw(number).partition(b" ") for number in numbers]
+            made, firsts, seconds = (
+                self._index.find_all(raws)
+                for raws in (
+                    [first + second for first, _, second in parts],
+                    [first for first, _, _ in parts],
+                    [second for _, _, second in parts],
+                )
+            )
+            for rank, (first, gap, _), *found in zip(
+                numbers, parts, made, firsts, seconds, strict=True
+            ):
+                if not gap or min(found) < 0:
+                    self._fail("merges", "pairs of known tokens", merges[rank])
+                base.merge(found[0], len(first.decode("utf-8", "surrogateescape")), rank)
         return base
 
     def _piece_scores(self) -> np.ndarray[Any, Any]:

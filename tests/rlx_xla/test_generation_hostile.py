@@ -22,7 +22,8 @@ from rlx.quant.texts import TextTable
 from rlx_xla.generation.chat import chat_prompt
 from rlx_xla.generation.model import LanguageModel
 from rlx_xla.generation.sampling import SamplingOptions
-from rlx_xla.models.byte_pairs import MAX_WORDS, BytePairs
+from rlx_xla.models import gguf_tokenizer, token_index
+from rlx_xla.models.byte_pairs import MAX_WORDS, NEVER, BytePairs
 from rlx_xla.models.gguf_tokenizer import GUARD, SPLITS, GgufTokenizer
 from rlx_xla.models.token_index import TokenIndex
 from tests.rlx_xla import tiny_gguf
@@ -158,6 +159,30 @@ def test_byte_pairs_are_those_of_the_whole_vocabulary(pre: str, rng: np.random.G
     assert mine.nbytes == 8 * len(ids)
 
 
+def test_tokens_of_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_index, "hash", len, raising=False)
+    texts = ["a", "bb", "b", "cc", "c", "bb"]
+    index = TokenIndex(TextTable.of(texts))
+    assert [index.get(text) for text in texts] == [0, 5, 2, 3, 4, 5]
+    assert index.find_all([b"a", b"bb", b"b", b"dd", b"", b"ccc"]) == [0, 5, 2, -1, -1, -1]
+
+
+def test_merges_are_looked_up_in_parts(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = dict(open_gguf(tiny_gguf.write(tmp_path / "m.gguf", rng)).metadata)
+    size = len(metadata["tokenizer.ggml.tokens"])
+    tables = [GgufTokenizer(metadata, vocabulary=size)._base]
+    monkeypatch.setattr(gguf_tokenizer, "_MERGES", 3)
+    tables.append(GgufTokenizer(metadata, vocabulary=size)._base)
+    assert tables[0]._rank == tables[1]._rank
+    assert tables[0]._cut == tables[1]._cut
+    assert max(rank for rank in tables[1]._rank if rank != NEVER) == 3
+    metadata["tokenizer.ggml.merges"] = [*metadata["tokenizer.ggml.merges"], "th zz"]
+    with pytest.raises(FormatError, match="pairs of known tokens; got 'th zz'"):
+        GgufTokenizer(metadata, vocabulary=size)
+
+
 def test_tokens_are_found_by_their_texts(rng: np.random.Generator) -> None:
     texts = ["", "é", "\udcff", "aa", *(f"t{i}" for i in rng.permutation(500)), "aa"]
     table = TextTable.of(texts)
@@ -178,6 +203,11 @@ def test_tokens_are_found_by_their_texts(rng: np.random.Generator) -> None:
         assert table[number] == text
     assert index.get("aa") == len(texts) - 1  # of equal ones the last
     assert index.get("a") is None
+    raws = [text.encode("utf-8", "surrogateescape") for text in [*texts, "a", "t500", "aa"]]
+    found = index.find_all(raws)
+    assert found == [-1 if (number := index.find(raw)) is None else number for raw in raws]
+    assert found[-3:] == [-1, -1, len(texts) - 1]
+    assert index.find_all([]) == []
     assert index.nbytes == 12 * len(texts)
     assert table.nbytes == 8 * len(texts) + sum(
         len(t.encode("utf-8", "surrogateescape")) for t in texts
