@@ -29,6 +29,7 @@ _BODIES: Mapping[str, str] = {
     "u32 permute(u32 a, u32 b, u32 selector)": "return permuted(a, b, selector);",
     "u32 minus(u32 a, u32 b)": "return difference(a, b);",
     "void copy(void* to, const void* from)": "memcpy(to, from, LENGTH);",
+    "void copy_first(void* to, const void* from, int bytes)": "memcpy(to, from, bytes);",
     "void read_transposed(u32 (&r)[4], const void* row)": "transposed_rows(r, row);",
     "void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, uint2 b)": (
         "matrix_product(d, {a0, a1, a2, a3, b.x, b.y});"

@@ -10,3 +10,8 @@ __device__ __forceinline__ void copy(void* to, const void* from) {
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
 }
+// The first bytes of 16, up to all of them; the others become 0.
+__device__ __forceinline__ void copy_first(void* to, const void* from, int bytes) {
+  const u32 address = (u32)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+}

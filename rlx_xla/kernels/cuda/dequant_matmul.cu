@@ -2,7 +2,7 @@
 //
 // Layout: parts bf16[COLUMNS, K], the rows of x, each as PARTS neighbouring rows that add up to it (1 for bf16, 2 for
 // f16, 3 for f32), or with SPLIT x T[M, K] itself; packed u8[N, K / 256 * BYTES], rows of blocks in order (the public ggml formats); y T[M, N].
-// Work: a block takes 16 rows of W; its WARPS warps take turns at units of 256 * UNIT weights along K, which arrive in
+// Work: a block takes 16 rows of W; its WARPS warps take turns at units of 256 weights along K, which arrive in
 // shared memory STAGES - 1 turns ahead. A lane decodes the weights of two rows that its part of the product needs, t =
 // lane % 4: of 32 weights those with numbers 8t to 8t + 7 where NEIGHBOURS, else 4t to 4t + 3 of each half. Of four
 // neighbours the first and third make a pair, the second and fourth, where NEIGHBOURS. The order along K is the same for x.
@@ -31,6 +31,7 @@ __device__ __forceinline__ float half_at(const u8* p) {  // p is even
 __device__ __forceinline__ u32 word_at(const u8* p) {  // p is even
   return (u32) * (const u16*)p | (u32) * (const u16*)(p + 2) << 16;
 }
+__device__ __forceinline__ u32 moved(u32 bits, int up) { return up >= 0 ? bits << up : bits >> -up; }
 // Bytes 0, 1 (or 2, 3) of a word of numbers below 128 as two bf16, less `offset`: 0x43 in front makes 128 + byte.
 __device__ __forceinline__ u32 pair(u32 bytes, int upper, u32 offset, u32 joined) {
   return minus(permute(bytes, joined, upper ? 0x4342 : 0x4140), offset);
@@ -102,7 +103,6 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
 #define NEIGHBOURS 1
 #define LOWEST (FORMAT == 5 ? 2 : 3)  // bit of a bf16 that is worth 1 in 16 + q, 32 + q
 #define ADDED (FORMAT == 5 ? 32.0f : 16.0f)
-__device__ __forceinline__ u32 moved(u32 bits, int up) { return up >= 0 ? bits << up : bits >> -up; }
 __device__ __forceinline__ u32 shifted_pair(u32 codes, u32 high, int group, int odd, u32 joined) {
   u32 r = (moved(codes, LOWEST - group % 2 * 4 - odd * 8) & 0x000F000Fu << LOWEST) | joined;
   if (FORMAT == 5) r |= moved(high, 6 - group - odd * 8) & 0x00400040u;
@@ -116,7 +116,7 @@ __device__ __forceinline__ Weights decode(const u8* p, int group, int t, u32 joi
           {shifted_pair(codes.y, high.y, group, 0, joined), shifted_pair(codes.y, high.y, group, 1, joined)}};
 }
 // Scales and minima, less what the weights have too much, of groups 2t and 2t + 1.
-__device__ __forceinline__ void two_scales(const u8* p, int t, float (&s)[2], float (&low)[2]) {
+__device__ __forceinline__ void two_scales(const u8* p, int t, float (&s)[2][1], float (&low)[2]) {
   const uint4 head = *(const uint4*)p;
   u32 six = head.y & 0x3F3F3F3Fu, least = head.z & 0x3F3F3F3Fu;
   if (t > 1) {
@@ -127,44 +127,51 @@ __device__ __forceinline__ void two_scales(const u8* p, int t, float (&s)[2], fl
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const u32 selector = 0x7440u + 2 * (t & 1) + i;  // 0x4B000000 + a byte: 2^23 + its number
-    s[i] = d * (__uint_as_float(permute(six, 0x4B000000u, selector)) - 8388608.0f);
-    low[i] = -d_least * (__uint_as_float(permute(least, 0x4B000000u, selector)) - 8388608.0f) - ADDED * s[i];
+    s[i][0] = d * (__uint_as_float(permute(six, 0x4B000000u, selector)) - 8388608.0f);
+    low[i] = -d_least * (__uint_as_float(permute(least, 0x4B000000u, selector)) - 8388608.0f) - ADDED * s[i][0];
   }
 }
 #elif FORMAT == 6  // Q6_K: 128 low nibbles, 64 high pairs, 16 signed scales, f16 d
 #define BYTES 210
 #define MINIMUM 0
+#define HALVES 2
 __device__ __forceinline__ Weights decode(const u8* p, int group, int t, u32 joined) {
-  const int part = group >> 2, quarter = group & 3;  // 32 weights: part * 128 + quarter * 32
-  const u8* low = p + part * 64 + (quarter & 1) * 32 + 4 * t;
+  const int part = group / 4, quarter = group % 4;  // 32 weights: part * 128 + quarter * 32
+  const u8* low = p + part * 64 + quarter % 2 * 32 + 4 * t;
   const u8* high = p + 128 + part * 32 + 4 * t;
-  const int shift = (quarter >> 1) * 4;
-  const u32 first = ((word_at(low) >> shift) & 0x0F0F0F0Fu) |
-                    ((word_at(high) >> (2 * quarter)) & 0x03030303u) << 4;
-  const u32 second = ((word_at(low + 16) >> shift) & 0x0F0F0F0Fu) |
-                     ((word_at(high + 16) >> (2 * quarter)) & 0x03030303u) << 4;
-  return weights(first, second, OFFSET(32), joined);
+  u32 codes[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    codes[i] = (moved(word_at(low + 16 * i), quarter / 2 * -4) & 0x0F0F0F0Fu) |
+               (moved(word_at(high + 16 * i), 4 - 2 * quarter) & 0x30303030u);
+  }
+  return weights(codes[0], codes[1], OFFSET(32), joined);
 }
-__device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], float& low) {
+// Scales of both halves of groups 2t and 2t + 1.
+__device__ __forceinline__ void two_scales(const u8* p, int t, float (&s)[2][2], float (&)[2]) {
   const float d = half_at(p + 208);
-  const signed char* packed = (const signed char*)(p + 192) + group * 2;
-  s[0] = d * (float)packed[0];
-  s[1] = d * (float)packed[1];
+  const u32 four = word_at(p + 192 + 4 * t) ^ 0x80808080u;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {  // 0x4B000000 + a byte: 2^23 + its number
+    s[i / 2][i % 2] = d * (__uint_as_float(permute(four, 0x4B000000u, 0x7440u + i)) - 8388736.0f);
+  }
 }
 #endif
 
 #ifndef NEIGHBOURS
 #define NEIGHBOURS 0
 #endif
-#define SHARED_SCALES (FORMAT == 4 || FORMAT == 5)
-#define OWN_SUMS (SHARED_SCALES && SPLIT && M <= 2)  // minima meet sums of x that a warp makes as it splits x, else those of the matrix units
+#ifndef HALVES
+#define HALVES 1  // of 32 weights that have scales of their own
+#endif
+#define SHARED_SCALES (FORMAT < 10)
+#define OWN_SUMS (SHARED_SCALES && MINIMUM && SPLIT && M <= 2)  // minima meet sums of x that a warp makes as it splits x, else those of the matrix units
 
-// Q6_K's 210 bytes are aligned in fours.
-#define UNIT (BYTES % 16 ? 4 : 1)
-#define UNITS (K / 256 / UNIT)
-#define UNIT_BYTES (UNIT * BYTES)
-#define PIECE (UNIT_BYTES % 16 ? 8 : 16)
-#define PITCH ((UNIT_BYTES + 31) / 32 * 32 + 16)  // rows start 4 banks apart
+// Sixteen bytes at a time; where a row's 256 weights start between two sixteens, from the first.
+#define UNITS (K / 256)
+#define BETWEEN (BYTES % 16)
+#define PIECES ((BYTES + (BETWEEN ? 14 : 0) + 15) / 16)
+#define PITCH ((PIECES * 16 + 31) / 32 * 32 + 16)  // rows start 4 banks apart
 #define ROW_BYTES ((u64)(K / 256) * BYTES)
 
 #if SPLIT
@@ -240,21 +247,35 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #endif
   };
 
+  auto row_of = [&](int r) { return N % 16 == 0 || row0 + r < N ? row0 + r : N - 1; };
+  auto between = [](int row, int unit) { return (row * (int)(ROW_BYTES % 16) + unit * BETWEEN) % 16; };
   auto load = [&](int unit, int stage) {
     if (unit < UNITS) {
-      constexpr int pieces = UNIT_BYTES / PIECE, rest = pieces % 8;
       auto piece = [&](int r, int at) {
-        const int row = N % 16 == 0 || row0 + r < N ? row0 + r : N - 1;
-        copy<PIECE>(own + (stage * 16 + r) * PITCH + at * PIECE, packed + row * ROW_BYTES + (u64)unit * UNIT_BYTES + at * PIECE);
+        const int row = row_of(r);
+        u8* to = own + (stage * 16 + r) * PITCH + at * 16;
+        const u8* from = packed + row * ROW_BYTES + (u64)unit * BYTES + at * 16;
+#if BETWEEN
+        const int before = between(row, unit);
+        copy_first(to, from - before, at < PIECES - 1 ? 16 : BETWEEN + before);
+#else
+        copy<16>(to, from);
+#endif
       };
-      if (pieces > 12) {
-        for (int i = lane; i < 16 * pieces; i += 32) piece(i / pieces, i % pieces);
-      } else {  // eight of each row, whose places are constants apart, and the rest
+      // Whole rows, or eight pieces of each, whose places are constants apart, and the rest.
+      if (PIECES > 16) {
+        for (int i = lane; i < 16 * PIECES; i += 32) piece(i / PIECES, i % PIECES);
+      } else if (PIECES > 12) {
+#pragma unroll
+        for (int r = 0; r < 16; r += 2) {
+          if (lane < 2 * PIECES) piece(r + lane / PIECES, lane % PIECES);
+        }
+      } else {
 #pragma unroll
         for (int r = 0; r < 16; r += 4) piece(r + lane / 8, lane % 8);
 #pragma unroll
-        for (int at = 0; at < rest; at += 2) {
-          if (at + lane / 16 < rest) piece(lane % 16, 8 + at + lane / 16);
+        for (int at = 8; at < PIECES; at += 2) {
+          if (at + lane / 16 < PIECES) piece(lane % 16, at + lane / 16);
         }
       }
     }
@@ -263,114 +284,111 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 
 #pragma unroll
   for (int i = 0; i < STAGES - 1; i++) load(warp + i * WARPS, i);
-  look_ahead(warp * UNIT);
+  look_ahead(warp);
   int stage = 0;
   for (int unit = warp; unit < UNITS; unit += WARPS) {
     load(unit + (STAGES - 1) * WARPS, stage == 0 ? STAGES - 1 : stage - 1);
-#pragma unroll 1
-    for (int c = 0; c < UNIT; c++) {
-      Entering now = ahead;
-      look_ahead(c + 1 < UNIT ? unit * UNIT + c + 1 : (unit + WARPS) * UNIT);
-      if (c == 0) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
-        __syncwarp();
-      }
+    Entering now = ahead;
+    look_ahead(unit + WARPS);
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+    __syncwarp();
 #if SPLIT
-      if (c != 0) __syncwarp();  // all have read the parts before
 #pragma unroll
-      for (int m = 0; m < M; m++) {
+    for (int m = 0; m < M; m++) {
 #if OWN_SUMS
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const float(&four)[4] = now.left[m][half];
+        float total = (four[0] + four[1]) + (four[2] + four[3]);
+#pragma unroll
+        for (int bit = 1; bit < 8; bit *= 2) total += __shfl_xor_sync(0xffffffffu, total, bit);
+        if (lane % 8 == 0) ((float*)(parts + m * PARTS * PARTS_PITCH + 512))[half * 4 + lane / 8] = total;
+      }
+#endif
+#pragma unroll
+      for (int p = 0; p < PARTS; p++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-          const float(&four)[4] = now.left[m][half];
-          float total = (four[0] + four[1]) + (four[2] + four[3]);
-#pragma unroll
-          for (int bit = 1; bit < 8; bit *= 2) total += __shfl_xor_sync(0xffffffffu, total, bit);
-          if (lane % 8 == 0) ((float*)(parts + m * PARTS * PARTS_PITCH + 512))[half * 4 + lane / 8] = total;
-        }
-#endif
-#pragma unroll
-        for (int p = 0; p < PARTS; p++) {
-#pragma unroll
-          for (int half = 0; half < 2; half++) {
-            float(&four)[4] = now.left[m][half];
-            uint2 pairs;
-            pairs.x = take(four[0], four[1 + NEIGHBOURS]);
-            pairs.y = take(four[2 - NEIGHBOURS], four[3]);
-            *(uint2*)(parts + (m * PARTS + p) * PARTS_PITCH + half * 256 + 8 * lane) = pairs;
-          }
+          float(&four)[4] = now.left[m][half];
+          uint2 pairs;
+          pairs.x = take(four[0], four[1 + NEIGHBOURS]);
+          pairs.y = take(four[2 - NEIGHBOURS], four[3]);
+          *(uint2*)(parts + (m * PARTS + p) * PARTS_PITCH + half * 256 + 8 * lane) = pairs;
         }
       }
-      __syncwarp();
+    }
+    __syncwarp();
 #endif
-      const u8* upper = own + (stage * 16 + g) * PITCH + c * BYTES;
-      const u8* lower = upper + 8 * PITCH;
+    const u8* upper = own + (stage * 16 + g) * PITCH + (BETWEEN ? between(row_of(g), unit) : 0);
+    const u8* lower = own + (stage * 16 + 8 + g) * PITCH + (BETWEEN ? between(row_of(8 + g), unit) : 0);
 #if SHARED_SCALES
-      // The four lanes of a row have need of the same eight pairs: each makes two.
-      float mine[2][2], least[2][2];
-      two_scales(upper, t, mine[0], least[0]);
-      two_scales(lower, t, mine[1], least[1]);
+    // The four lanes of a row have need of the same eight pairs: each makes two.
+    float mine[2][2][HALVES], least[2][2];
+    two_scales(upper, t, mine[0], least[0]);
+    two_scales(lower, t, mine[1], least[1]);
 #if OWN_SUMS
 #pragma unroll
-      for (int m = 0; m < M; m++) {
-        const float* totals = (const float*)(parts + m * PARTS * PARTS_PITCH + 512) + 2 * t;
+    for (int m = 0; m < M; m++) {
+      const float* totals = (const float*)(parts + m * PARTS * PARTS_PITCH + 512) + 2 * t;
 #pragma unroll
-        for (int r = 0; r < 2; r++) added[m][r] += least[r][0] * totals[0] + least[r][1] * totals[1];
-      }
+      for (int r = 0; r < 2; r++) added[m][r] += least[r][0] * totals[0] + least[r][1] * totals[1];
+    }
 #endif
 #endif
 #pragma unroll
-      for (int group = 0; group < 8; group++) {
-        const Weights u = decode(upper, group, t, joined), l = decode(lower, group, t, joined);
-        float su[2], sl[2], mu = 0.0f, ml = 0.0f;
+    for (int group = 0; group < 8; group++) {
+      const Weights u = decode(upper, group, t, joined), l = decode(lower, group, t, joined);
+      float su[2], sl[2], mu = 0.0f, ml = 0.0f;
 #if SHARED_SCALES
-        const int from = (lane & 28) + group / 2;
-        su[0] = su[1] = __shfl_sync(0xffffffffu, mine[0][group & 1], from);
-        sl[0] = sl[1] = __shfl_sync(0xffffffffu, mine[1][group & 1], from);
-#if !OWN_SUMS
-        mu = __shfl_sync(0xffffffffu, least[0][group & 1], from);
-        ml = __shfl_sync(0xffffffffu, least[1][group & 1], from);
+      const int from = (lane & 28) + group / 2;
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        su[half] = half < HALVES ? __shfl_sync(0xffffffffu, mine[0][group & 1][half % HALVES], from) : su[0];
+        sl[half] = half < HALVES ? __shfl_sync(0xffffffffu, mine[1][group & 1][half % HALVES], from) : sl[0];
+      }
+#if MINIMUM && !OWN_SUMS
+      mu = __shfl_sync(0xffffffffu, least[0][group & 1], from);
+      ml = __shfl_sync(0xffffffffu, least[1][group & 1], from);
 #endif
 #else
-        scales(upper, group, su, mu);
-        scales(lower, group, sl, ml);
+      scales(upper, group, su, mu);
+      scales(lower, group, sl, ml);
 #endif
 #pragma unroll
-        for (int j = 0; j < TILES; j++) {
+      for (int j = 0; j < TILES; j++) {
 #if SPLIT
-          const u8* at = parts + column_of(j) * PARTS_PITCH + group * 64;
+        const u8* at = parts + column_of(j) * PARTS_PITCH + group * 64;
 #if NEIGHBOURS
-          const uint4 eight = *(const uint4*)(at + 16 * t);
-          const uint2 b0 = make_uint2(eight.x, eight.y), b1 = make_uint2(eight.z, eight.w);
+        const uint4 eight = *(const uint4*)(at + 16 * t);
+        const uint2 b0 = make_uint2(eight.x, eight.y), b1 = make_uint2(eight.z, eight.w);
 #else
-          const uint2 b0 = *(const uint2*)(at + 8 * t), b1 = *(const uint2*)(at + 32 + 8 * t);
+        const uint2 b0 = *(const uint2*)(at + 8 * t), b1 = *(const uint2*)(at + 32 + 8 * t);
 #endif
 #else
-          const uint2 b0 = in_pairs(now.b[group][j][0]), b1 = in_pairs(now.b[group][j][1]);
+        const uint2 b0 = in_pairs(now.b[group][j][0]), b1 = in_pairs(now.b[group][j][1]);
 #endif
-          float d[4] = {};
-          multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b0);
-          if (FORMAT == 6) {
-            float e[4] = {};
-            multiply(e, u.second[0], l.second[0], u.second[1], l.second[1], b1);
+        float d[4] = {};
+        multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b0);
+        if (HALVES == 2) {
+          float e[4] = {};
+          multiply(e, u.second[0], l.second[0], u.second[1], l.second[1], b1);
 #pragma unroll
-            for (int i = 0; i < WIDE; i++) {
-              sum[j][i] += su[0] * d[i] + su[1] * e[i];
-              sum[j][2 + i] += sl[0] * d[2 + i] + sl[1] * e[2 + i];
-            }
-          } else {
-            multiply(d, u.second[0], l.second[0], u.second[1], l.second[1], b1);
-#pragma unroll
-            for (int i = 0; i < WIDE; i++) sum[j][i] += su[0] * d[i], sum[j][2 + i] += sl[0] * d[2 + i];
+          for (int i = 0; i < WIDE; i++) {
+            sum[j][i] += su[0] * d[i] + su[1] * e[i];
+            sum[j][2 + i] += sl[0] * d[2 + i] + sl[1] * e[2 + i];
           }
-          if (MINIMUM && !OWN_SUMS) {
-            const u32 one = 0x3F803F80u;
-            float e[4] = {};
-            multiply(e, one, one, one, one, b0);
-            multiply(e, one, one, one, one, b1);
+        } else {
+          multiply(d, u.second[0], l.second[0], u.second[1], l.second[1], b1);
 #pragma unroll
-            for (int i = 0; i < WIDE; i++) sum[j][i] += mu * e[i], sum[j][2 + i] += ml * e[2 + i];
-          }
+          for (int i = 0; i < WIDE; i++) sum[j][i] += su[0] * d[i], sum[j][2 + i] += sl[0] * d[2 + i];
+        }
+        if (MINIMUM && !OWN_SUMS) {
+          const u32 one = 0x3F803F80u;
+          float e[4] = {};
+          multiply(e, one, one, one, one, b0);
+          multiply(e, one, one, one, one, b1);
+#pragma unroll
+          for (int i = 0; i < WIDE; i++) sum[j][i] += mu * e[i], sum[j][2 + i] += ml * e[2 + i];
         }
       }
     }

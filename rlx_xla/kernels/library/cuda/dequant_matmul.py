@@ -69,18 +69,15 @@ def _check(op: DequantMatmul, types: Sequence[TensorType]) -> Supported | Refuse
     rows, most = math.prod(leading), MAX_COLUMNS // PARTS[x.dtype]
     if not 1 <= rows <= most:
         return Refused(f"{rows} rows of {x.dtype} are outside 1 to {most}")
-    unit = 256 if _FORMATS[op.scheme][1] % 16 == 0 else 1024
-    if inner % unit or not unit <= inner <= _MAX_INNER:
-        return Refused(f"K = {inner} is no multiple of {unit} up to {_MAX_INNER}")
+    if inner % 256 or not 256 <= inner <= _MAX_INNER:
+        return Refused(f"K = {inner} is no multiple of 256 up to {_MAX_INNER}")
     if types[1].shape[0] == 0:
         return Refused("the weight is empty")
     return Supported()
 
 
 def _splits(op: DequantMatmul, x: TensorType) -> bool:
-    """Whether the launch makes the parts of x: not for blocks of Q6_K, nor many rows of bf16."""
-    if _FORMATS[op.scheme][1] % 16:
-        return False
+    """Whether the launch makes the parts of x: not for many rows of bf16."""
     return x.dtype is not DType.BF16 or dims.evaluate(dims.product(x.shape[:-1]), {}) <= 4
 
 
@@ -90,9 +87,9 @@ def launch(op: DequantMatmul, types: Sequence[TensorType], results: Sequence[Ten
     *leading, inner = (dims.evaluate(size, {}) for size in types[0].shape)
     rows, outer = math.prod(leading), dims.evaluate(results[0].shape[-1], {})
     number, size = _FORMATS[op.scheme]
-    unit = 1 if size % 16 == 0 else 4
-    units = inner // 256 // unit
-    pitch = (unit * size + 31) // 32 * 32 + 16
+    units = inner // 256
+    pieces = -(-(size + (14 if size % 16 else 0)) // 16)
+    pitch = (16 * pieces + 31) // 32 * 32 + 16
     columns = rows * PARTS[types[0].dtype]
     own = columns * PARTS_PITCH if split else 0
     warps, least = _shape(-(-outer // 16), units, columns, _STAGES * 16 * pitch + own)
