@@ -35,6 +35,8 @@ from tests.rlx_xla.recognize_masked import LOOKALIKES as MASKED_LOOKALIKES
 from tests.rlx_xla.recognize_masked import WAYS as MASKED_WAYS
 from tests.rlx_xla.recognize_models import LOOKALIKES as MODEL_LOOKALIKES
 from tests.rlx_xla.recognize_models import WAYS as MODEL_WAYS
+from tests.rlx_xla.recognize_recurrences import LOOKALIKES as RECURRENCE_LOOKALIKES
+from tests.rlx_xla.recognize_recurrences import WAYS as RECURRENCE_WAYS
 from tests.rlx_xla.recognize_sequences import LOOKALIKES as SEQUENCE_LOOKALIKES
 from tests.rlx_xla.recognize_sequences import WAYS as SEQUENCE_WAYS
 from tests.rlx_xla.recognize_users import LOOKALIKES as USER_LOOKALIKES
@@ -53,6 +55,7 @@ ALL_WAYS = [
     *USER_WAYS,
     *LOOP_WAYS,
     *SEQUENCE_WAYS,
+    *RECURRENCE_WAYS,
     *UNITS,
 ]
 ALL_LOOKALIKES = [
@@ -67,6 +70,7 @@ ALL_LOOKALIKES = [
     *USER_LOOKALIKES,
     *LOOP_LOOKALIKES,
     *SEQUENCE_LOOKALIKES,
+    *RECURRENCE_LOOKALIKES,
 ]
 CELLS = ("lstm", "gru", "rnn")
 LOOPS = ("selective_scan", "gated_delta_net", *CELLS)

@@ -18,9 +18,11 @@ from rlx.passes.recognize import (
     groups,
     losses,
     norms,
+    parallel_scans,
     recurrent,
     rope,
     scans,
+    scans_near,
     softmax,
     units,
 )
@@ -38,6 +40,9 @@ STAGES: tuple[tuple[Family, ...], ...] = (
         (scans.TABLE, scans.NEEDS),
         (delta.TABLE, delta.NEEDS),
         (recurrent.TABLE, recurrent.NEEDS),
+        (parallel_scans.TABLE, parallel_scans.NEEDS),
+        # After the loops that match, which come near it.
+        (scans_near.TABLE, scans_near.NEEDS),
         (attention_backward.TABLE, attention_backward.NEEDS),
         (attention.TABLE, attention.NEEDS),
         (rope.TABLE, rope.NEEDS),

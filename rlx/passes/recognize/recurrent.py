@@ -15,7 +15,7 @@ from rlx.ops.dot import DotGeneral
 from rlx.ops.sequence import Gru, Lstm, Rnn
 from rlx.ops.sequence.loops import leaf
 from rlx.ops.shape import Concatenate, Narrow, Reshape, Reverse, Slice, Split, Transpose
-from rlx.ops.transcendental import Logistic, Tanh
+from rlx.ops.transcendental import Logistic, Rsqrt, Sqrt, Tanh
 from rlx.passes.recognize.gates import Cell, Gate, Part, Weight, bias_of, joined
 from rlx.passes.recognize.masked_cells import Masked, mixed_by_factors, unmasked
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search
@@ -55,9 +55,29 @@ def recurrent(search: Search, node: Node) -> Match | None:
     known = len(search.misses)
     made = _network(search, lambda: Cell(search, node, hidden, stays))
     if made is None and len(search.misses) == known:
-        why = "its gates, or what they are made of, are not those of an LSTM, a GRU or a plain cell"
-        search.miss(node, "recurrent cell", why)
+        search.miss(node, "recurrent cell", _difference(op))
     return made
+
+
+def _difference(op: Scan) -> str:
+    """How a cell that is none of the networks differs from them."""
+    body = op.body
+    if any(isinstance(node.op, Rsqrt | Sqrt) for node in body.nodes()):
+        return "its gates are normalised in each step, and those of the op are sums"
+    first = op.num_consts
+    pairs = zip(body.inputs[first : first + op.num_carry], body.outputs, strict=False)
+    states = {v for pair in pairs for v in pair} if op.num_carry == 2 else set[Value]()
+    for node in body.nodes():
+        pending = list(node.inputs) if isinstance(node.op, Logistic) else []
+        for _ in range(MAX_STEPS):
+            if not pending:
+                break
+            value = pending.pop()
+            if isinstance(value.node.op, Add):
+                pending += value.node.inputs
+            elif isinstance(value.node.op, Mul) and not states.isdisjoint(value.node.inputs):
+                return "a gate reads a cell's state by elements (a peephole), which the op does not"
+    return "its gates, or what they are made of, are not those of an LSTM, a GRU or a plain cell"
 
 
 def _network(search: Search, start: Callable[[], Cell]) -> Match | None:

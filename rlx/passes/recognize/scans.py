@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast, final
 
@@ -15,6 +15,7 @@ from rlx.ops.reduction import ReduceMax, ReduceSum
 from rlx.ops.sequence import SelectiveScan
 from rlx.ops.transcendental import Exp
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search, View
+from rlx.types import TensorType
 
 Roles: TypeAlias = "tuple[str, ...]"
 
@@ -131,7 +132,7 @@ def selective_scan(search: Search, node: Node) -> Match | None:
     if search.uses(node.results[0]):
         search.miss(node, "selective_scan", "its last state is read")
         return None
-    return _match(search, node, start, roles, (*_sorted(decay, entering, roles), c))
+    return _match(search, node, start, roles, (*sorted_leaves(decay, entering, roles), c))
 
 
 def _reading(loop: Loop, state: Value, y: Value) -> tuple[Roles, Leaf] | None:
@@ -223,7 +224,7 @@ def _decay(loop: Loop, view: View, roles: Roles) -> list[Leaf] | None:
     return None if under is None else loop.outside(under)
 
 
-def _sorted(
+def sorted_leaves(
     decay: list[Leaf], entering: list[Leaf], roles: Roles
 ) -> tuple[Leaf | None, Leaf | None, Leaf | None, Leaf | None]:
     """x, delta, a and b; None for what is not there."""
@@ -252,14 +253,34 @@ def _match(
         why = f"it keeps its state in {dtype}, which is faster as it stands on a CPU"
         search.miss(node, "selective_scan", why)
         return None
-    batched = "b" in roles
     sizes = dict(zip(roles, node.op.attributes()["body"].outputs[0].shape, strict=True))
-    width = sizes["n"]
-    if not isinstance(width, int):
+    if not isinstance(sizes["n"], int):
         return None
-    op = SelectiveScan(state_size=width)
-    orders = ["bsh", "bsh", "hn", "bsn", "bsn"]
     result = ["s", *(role for role in roles if role != "n")]
+    build = composite(found, sizes["n"], result, node.types[1])
+
+    def replace(*values: Value) -> tuple[Value, ...]:
+        # Nothing reads the last state; the first one stands in for it, and falls away.
+        return values[-1], build(*values[:-1])
+
+    operands = (*(leaf.value for leaf in found), start)
+    return Match("selective_scan", operands, replace)
+
+
+def composite(
+    found: Sequence[Leaf], states: int, result: Sequence[str], made_type: TensorType
+) -> Callable[..., Value]:
+    """What makes the op of the values of x, delta, a, b and c.
+
+    Args:
+        found: those five, as they lie.
+        states: how many each channel has.
+        result: the roles of the axes of what is made, without those of size 1.
+        made_type: its type.
+    """
+    batched = "b" in result
+    op = SelectiveScan(state_size=states)
+    orders = ["bsh", "bsh", "hn", "bsn", "bsn"]
 
     def build(*values: Value) -> Value:
         parts: list[Value] = []
@@ -274,19 +295,15 @@ def _match(
                 flat = flat.transpose(*permutation)
             if not batched and "s" in have:
                 flat = flat.reshape(1, *flat.shape)
-            parts.append(flat.convert(dtype))
+            parts.append(flat.convert(made_type.dtype))
         made: Value = op(*parts)
-        if not batched:
-            return made.reshape(*node.types[1].shape)
-        permutation = ["bsh".index(role) for role in result]
-        return made.transpose(*permutation)
+        if batched:
+            made = made.transpose(*("bsh".index(role) for role in result))
+        elif list(result) == ["h", "s"]:
+            made = made.transpose(0, 2, 1)
+        return made.reshape(*made_type.shape)
 
-    def replace(*values: Value) -> tuple[Value, ...]:
-        # Nothing reads the last state; the first one stands in for it, and falls away.
-        return values[-1], build(*values[:-1])
-
-    operands = (*(leaf.value for leaf in found), start)
-    return Match("selective_scan", operands, replace)
+    return build
 
 
 def attention_by_parts(search: Search, node: Node) -> Match | None:

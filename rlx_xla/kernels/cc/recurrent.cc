@@ -67,7 +67,7 @@ void RecurrentHandler(const rlx::Call& call) {
     }
   }
   rlx::RecurrentData<T> data = {};
-  if (masked) data.mask = call.Arg(given).As<const bool>();
+  if (masked) data.mask = call.Arg(given).As<const uint8_t>();
   data.x = x.As<const T>();
   data.w_ih = w_ih.As<const T>();
   data.w_hh = w_hh.As<const T>();

@@ -53,7 +53,7 @@ struct RecurrentData {
   const T* hidden_bias;
   const T* first_hidden;
   const T* first_cell;
-  const bool* mask;
+  const uint8_t* mask;
   T* y;
   T* last_hidden;
   T* last_cell;
@@ -72,7 +72,7 @@ struct Direction {
   const float* kept;         // panels of [H, G padded H]; resetting first: of two gates, of one
   const float* bias;         // [G padded H]
   const float* hidden_bias;  // the same, or null
-  const bool* mask;          // [B, S], or null
+  const uint8_t* mask;       // [B, S], or null
   bool backward;
   float* y;  // [B, S, y_stride], at this direction's columns
   int64_t y_stride;

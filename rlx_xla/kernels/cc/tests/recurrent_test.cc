@@ -121,7 +121,7 @@ void TestNetwork(const Pool& pool, const rlx::RecurrentShape& s, bool carried, b
   data.bias = bias.get();
   data.y = y.get();
   if (s.kind == RecurrentKind::kGru) data.hidden_bias = hidden_bias.get();
-  auto mask = Exactly<bool>(s.batch * s.steps);
+  auto mask = Exactly<uint8_t>(s.batch * s.steps);
   for (int64_t i = 0; i < s.batch * s.steps; ++i) mask[i] = !masked || i % 3 != 1;
   if (masked) data.mask = mask.get();
   if (carried) {

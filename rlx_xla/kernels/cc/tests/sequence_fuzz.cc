@@ -143,8 +143,8 @@ void FuzzRecurrent(Bytes* in) {
   data.bias = bias.get();
   data.y = y.get();
   if (gru) data.hidden_bias = hidden_bias.get();
-  auto mask = Exactly<bool>(s.batch * s.steps);
-  for (int64_t i = 0; i < s.batch * s.steps; ++i) mask[i] = in->Next() % 2;
+  auto mask = Exactly<uint8_t>(s.batch * s.steps);
+  for (int64_t i = 0; i < s.batch * s.steps; ++i) mask[i] = in->Next();
   if (in->Next() % 2) data.mask = mask.get();
   if (carried) {
     data.first_hidden = h0.get();
