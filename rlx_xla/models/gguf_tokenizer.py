@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlx_xla.models.byte_pairs import BytePairs
 
 KEY = "tokenizer.ggml."
-_MERGES = 4096  # looked up at once
+_MERGES = 256  # looked up at once: what that takes stays
 _CONTROL, _USER, _UNKNOWN, _BYTE = 3, 4, 2, 6
 _ENDS = ("<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|endoftext|>", "<|end|>")
 """Control tokens that end a turn in the chat formats of the families."""
