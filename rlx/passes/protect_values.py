@@ -13,7 +13,7 @@ from rlx.ops.convert import Copy, OptimizationBarrier, StopGradient
 from rlx.ops.shape import BroadcastInDim, Expand, Reshape, Transpose
 from rlx.ops.transcendental import Exp, Exp2, Log, Log2, Rsqrt, Sqrt
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.canonicalize.constants import element_of
+from rlx.passes.canonicalize.constants import element_of, is_minus_zero, is_plus_zero
 
 _SPREADS = (BroadcastInDim, Expand, Reshape, Transpose, Copy, StopGradient)
 
@@ -71,19 +71,21 @@ def risky_pair(node: Node) -> Risk | None:
     match op:
         case Log() | Log2():
             inner = _behind(inputs[0]).node.op
-            if isinstance(inner, Exp | Exp2 | Pow):
+            if isinstance(inner, Exp | Exp2 | Pow | Sqrt | Rsqrt):
                 return (0,), f"{op.op_name}({inner.op_name}(x))"
         case Sqrt() | Rsqrt():
             if _is_square(_behind(inputs[0])):
                 return (0,), f"{op.op_name}(x²)"
         case Pow():
-            inner = _behind(inputs[0]).node.op
-            if isinstance(inner, Exp | Exp2 | Pow):
-                return (0,), f"pow({inner.op_name}(x), y)"
+            base = _behind(inputs[0])
+            if isinstance(base.node.op, Exp | Exp2 | Pow | Div):
+                return (0,), f"pow({base.node.op.op_name}(x), y)"
+            if _is_square(base) and element_of(inputs[1]) == 0.5:
+                return (0,), "pow(x², ½)"
         case Mul():
             return _product(inputs)
         case Add() | Sub():
-            return _sum(inputs)
+            return _sum(op, inputs)
         case Div():
             return _quotient(inputs)
         case _:
@@ -102,7 +104,13 @@ def _product(inputs: tuple[Value, ...]) -> Risk | None:
     return None
 
 
-def _sum(inputs: tuple[Value, ...]) -> Risk | None:
+def _sum(op: Add | Sub, inputs: tuple[Value, ...]) -> Risk | None:
+    if isinstance(op, Sub):
+        zero = 1 if is_minus_zero(element_of(inputs[1])) else None
+    else:
+        zero = next((i for i in (0, 1) if is_plus_zero(element_of(inputs[i]))), None)
+    if zero is not None:  # the sum of -0 and 0 is 0
+        return (zero,), "x + 0"
     for index in (0, 1):
         if _is_number(inputs[1 - index]) and _with_number(_behind(inputs[index]), Add, Sub):
             return (index,), "(x + c) + d"

@@ -28,6 +28,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
         lambda a, b, c, d: (a / b) / (c / d), (1e20, 1e30, 1e30, 1e10), "x / div(y)"),
     "(x+c)+d": (lambda x: (x + F(1e30)) + F(-1e30), (1.0,), "(x + c) + d"),
     "reshaped": (lambda x: jnp.log(jnp.exp(x).reshape(2, 1)), ([89.0, 90.0],), "log(exp(x))"),
+    "x+0": (lambda x: F(0) + x, ([-0.0, 1.0],), "x + 0"),
+    "x-(-0)": (lambda x: x - F(-0.0), ([-0.0, 1.0],), "x + 0"),
+    "log(rsqrt)": (lambda x: jnp.log(lax.rsqrt(x)), ([-0.0, 4.0],), "log(rsqrt(x))"),
+    "log(sqrt)": (lambda x: jnp.log(jnp.sqrt(x)), ([2.0, 7.0, 73.0],), "log(sqrt(x))"),
+    "pow(x², ½)": (lambda x: (x * x) ** F(0.5), (np.finfo(F).max,), "pow(x², ½)"),
+    "pow(1/x, -1)": (lambda x: (F(1) / x) ** F(-1), ([13.0, 15.0],), "pow(div(x), y)"),
     "x/c": (lambda x: x / F(3), (np.linspace(0, 1, 101),), "x / c"),
 }  # fmt: skip
 
@@ -47,7 +53,9 @@ def test_strict_gives_the_value_of_each_step(case: str) -> None:
         (wanted,) = rlx.interpret(
             strict.graph, dict(zip(strict.signature.inputs, arguments, strict=True))
         )
-    np.testing.assert_array_equal(np.asarray(strict(*arguments)), wanted)
+    found = np.asarray(strict(*arguments))
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
     (record,) = [r for r in strict.report().passes if r.name == "protect-values"]
     assert any(CASES[case][2] in note for note in record.notes)
 
