@@ -80,6 +80,7 @@ def choose(
     seed: jax.Array,
     place: jax.Array,
     greedy: bool | None = None,
+    bits: int = 1,
 ) -> tuple[jax.Array, jax.Array]:
     """Return the next token of each row, and its log-probability in the model.
 
@@ -91,12 +92,14 @@ def choose(
         place: i32[], the position of the new token; draws differ between positions.
         greedy: whether the temperature is 0; None where the device is to look, for which a GPU
             waits for the host.
+        bits: of a limit that one look at all logits finds, dividing 32: with 1 least work, with
+            more fewer looks, one after another.
 
     Returns:
         i32[batch] and f32[batch].
     """
     with jax.numpy_rank_promotion("allow"):
-        return _choose(logits, seen, settings, seed, place, greedy)
+        return _choose(logits, seen, settings, seed, place, greedy, bits)
 
 
 def _choose(
@@ -106,6 +109,7 @@ def _choose(
     seed: jax.Array,
     place: jax.Array,
     greedy: bool | None,
+    bits: int,
 ) -> tuple[jax.Array, jax.Array]:
     temperature, penalty = settings[0], settings[4]
     punished = jnp.where(logits > 0, logits / penalty, logits * penalty)
@@ -113,8 +117,6 @@ def _choose(
 
     def draw() -> jax.Array:
         scaled = adjusted / temperature
-        # One bit at a time is least work, and several at a time fewer kernels, one after another.
-        bits = 1 if greedy is None else 4
         allowed = scaled >= _least(scaled, settings, bits)[:, None]
         key = jax.random.fold_in(jax.random.PRNGKey(seed), place)
         noise = jax.random.gumbel(key, scaled.shape, jnp.float32)

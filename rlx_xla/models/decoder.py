@@ -16,6 +16,7 @@ Gimelshein 2018, arXiv:1805.02867 (softmax in one pass).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -33,6 +34,9 @@ from rlx_xla.models.rope import RopeScaling
 
 BLOCK = 128
 """Positions of the caches that attention reads at once; capacities are multiples of it."""
+
+PARTS = 8
+"""Parts of a token's features whose squares are added up apart."""
 
 MOST_SCORES = 1 << 19
 """Queries times positions that attention holds scores of at once, for each head."""
@@ -165,7 +169,9 @@ def _normed(config: DecoderConfig, x: jax.Array, gain: jax.Array) -> Normed:
     dtype = dtype_of(config)
     if not (config.sums and x.shape[1] == 1):
         return rms_norm(x, gain, config.eps, dtype), None
-    mean = jnp.mean(x * x, axis=-1, keepdims=True)
+    # Several warps add up a part each; who takes the mean adds the parts.
+    parts = (x * x).reshape(*x.shape[:-1], math.gcd(x.shape[-1], PARTS), -1).sum(axis=-1)
+    mean = sum(jnp.split(parts, parts.shape[-1], axis=-1)) / dtype(x.shape[-1])
     return x * jnp.asarray(gain), lax.rsqrt(mean + dtype(config.eps))
 
 
@@ -215,12 +221,23 @@ def empty_caches(
         capacity: positions.
         dtype: of keys and values in the caches; computing is in f32.
     """
-    sizes = (config.head_size, config.value_size)
-    shape = (batch, config.kv_heads, capacity)
+    shapes = cache_shapes(config, batch, capacity)
     return [
-        (jnp.zeros((*shape, sizes[0]), dtype), jnp.zeros((*shape, sizes[1]), dtype))
-        for _ in range(config.layers)
+        (jnp.zeros(shapes[0], dtype), jnp.zeros(shapes[1], dtype)) for _ in range(config.layers)
     ]
+
+
+def cache_shapes(
+    config: DecoderConfig, batch: int, capacity: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of a layer's keys and values in the caches.
+
+    Values have positions first, as keys have, or last where sums run over them (``config.sums``):
+    there XLA would turn all of them.
+    """
+    heads = (batch, config.kv_heads)
+    values = (capacity, config.value_size)
+    return (*heads, capacity, config.head_size), (*heads, *(values[:: -1 if config.sums else 1]))
 
 
 def rms_norm(x: jax.Array, gain: jax.Array, eps: float, dtype: Any = jnp.float32) -> jax.Array:
@@ -304,36 +321,52 @@ def _attention(
         k = rms_norm(k, layer["key_norm"], config.eps, dtype_of(config))
     q = _rotated(config, q, angles) * dtype(config.query_scale)
     k = _rotated(config, k, angles)
-    keys, values = (_written(*pair, places[0], at) for pair in zip(cache, (k, v), strict=True))
+    keys = _written(cache[0], k, places[0], at)
+    values = _written(cache[1], v, places[0], at, turned=config.sums)
     if config.sums and seq == 1 and _span(keys.shape[-2], config.span) == keys.shape[-2]:
-        k, v = (_block_of(part, jnp.int32(0), at, part.shape[-2]) for part in (keys, values))
+        k, v = (part[at[0]] if at else part for part in (keys, values))
         y = attend_one(q, k, v, places[0], start, window)
     else:
-        y = attend(q, keys, values, places, start, window, at, config.span)
+        y = attend(q, keys, values, places, start, window, at, config.span, turned=config.sums)
     y = y.astype(jnp.float32)
     y = y.transpose(0, 2, 1, 3).reshape(batch, seq, config.heads * config.value_size)
     return product(y, layer["output"]), (keys, values)
 
 
 def _written(
-    cache: jax.Array, new: jax.Array, offset: jax.Array, at: tuple[jax.Array, ...]
+    cache: jax.Array,
+    new: jax.Array,
+    offset: jax.Array,
+    at: tuple[jax.Array, ...],
+    *,
+    turned: bool = False,
 ) -> jax.Array:
     """A cache with new positions [batch, kv_heads, seq, size]; `at` is the layer in all of them."""
     zero = jnp.int32(0)
+    new = jnp.swapaxes(new, -1, -2) if turned else new
     update = new.astype(cache.dtype).reshape((1,) * len(at) + new.shape)
-    return lax.dynamic_update_slice(cache, update, (*at, zero, zero, offset, zero))
+    place = (zero, offset) if turned else (offset, zero)
+    return lax.dynamic_update_slice(cache, update, (*at, zero, zero, *place))
 
 
 def _block_of(
-    cache: jax.Array, first: jax.Array, at: tuple[jax.Array, ...], count: int
+    cache: jax.Array,
+    first: jax.Array,
+    at: tuple[jax.Array, ...],
+    count: int,
+    *,
+    turned: bool = False,
 ) -> jax.Array:
     """Positions of a cache, [batch, kv_heads, count, size]."""
     zero = jnp.int32(0)
-    batch, heads, _, size = cache.shape[len(at) :]
-    sizes = (*(1 for _ in at), batch, heads, count, size)
-    return lax.dynamic_slice(cache, (*at, zero, zero, first, zero), sizes).reshape(
-        batch, heads, count, size
+    batch, heads, *last = cache.shape[len(at) :]
+    sizes, place = (
+        ((last[0], count), (zero, first)) if turned else ((count, last[1]), (first, zero))
     )
+    part = lax.dynamic_slice(
+        cache, (*at, zero, zero, *place), (*(1 for _ in at), batch, heads, *sizes)
+    ).reshape(batch, heads, *sizes)
+    return jnp.swapaxes(part, -1, -2) if turned else part
 
 
 def span_for(device: str) -> int:
@@ -368,6 +401,8 @@ def attend(
     window: Any,
     at: tuple[jax.Array, ...] = (),
     span: int = BLOCK,
+    *,
+    turned: bool = False,
 ) -> jax.Array:
     """Return causal attention over the filled part of a cache, [batch, heads, seq, value_size].
 
@@ -381,9 +416,10 @@ def attend(
         at: number of the layer, i32[], where keys and values have those of all along a first axis.
         span: most positions looked at at once, a multiple of ``BLOCK``; filled ones beyond the
             first take turns of a loop. A capacity that is no multiple is looked at whole.
+        turned: the last two axes of values are value_size and capacity.
     """
     batch, heads, seq, size = q.shape
-    kv_heads, value_size = keys.shape[-3], values.shape[-1]
+    kv_heads, value_size = keys.shape[-3], values.shape[-2 if turned else -1]
     group = heads // kv_heads
     grouped = q.reshape(batch, kv_heads, group * seq, size)
     first = jnp.min(start)
@@ -398,7 +434,7 @@ def attend(
         top, total, summed = state
         begin = index * span
         k = _block_of(keys, begin, at, span).astype(q.dtype)
-        v = _block_of(values, begin, at, span).astype(q.dtype)
+        v = _block_of(values, begin, at, span, turned=turned).astype(q.dtype)
         scores = jnp.einsum("bhqd,bhsd->bhqs", grouped, k)
         scores = scores.reshape(batch, kv_heads, group, seq, span)
         there = begin + jnp.arange(span, dtype=jnp.int32)

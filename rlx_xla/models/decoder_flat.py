@@ -73,7 +73,16 @@ def forward(
     offset: jax.Array,
     stacks: Stacks,
 ) -> tuple[jax.Array, Stacks]:
-    """Return what `decoder.forward` returns, with params of `flat_params` and caches as stacks."""
+    """Return what `decoder.forward` returns, with params of `flat_params`.
+
+    Args:
+        params: see there.
+        config: sizes.
+        ids: as of `decoder.forward`, and so are `start` and `offset`.
+        start: see there.
+        offset: see there.
+        stacks: caches, as of `decoder_loop.empty_stacks`.
+    """
     with jax.numpy_rank_promotion("allow"), decoder.x64(config.wide):
         x, places, angles = decoder.first_states(params, config, ids, start, offset)
         layers = params["layers"]

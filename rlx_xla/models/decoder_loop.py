@@ -59,11 +59,8 @@ def empty_stacks(
     config: DecoderConfig, batch: int, capacity: int, dtype: Any = jnp.float32
 ) -> Stacks:
     """Return caches without content; see `decoder.empty_caches`."""
-    shape = (config.layers, batch, config.kv_heads, capacity)
-    return (
-        jnp.zeros((*shape, config.head_size), dtype),
-        jnp.zeros((*shape, config.value_size), dtype),
-    )
+    keys, values = decoder.cache_shapes(config, batch, capacity)
+    return jnp.zeros((config.layers, *keys), dtype), jnp.zeros((config.layers, *values), dtype)
 
 
 def forward(

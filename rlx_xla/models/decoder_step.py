@@ -29,7 +29,7 @@ def attend_one(
     Args:
         q: float[batch, heads, 1, size], scaled; computing is in its dtype.
         keys: float[batch, kv_heads, capacity, size], all of which is read.
-        values: float[batch, kv_heads, capacity, value_size].
+        values: float[batch, kv_heads, value_size, capacity].
         place: i32[], the query's position in the cache.
         start: i32[batch], the first position that a row may see.
         window: positions seen, itself included, an int or i32[]; the int 0 for all.
@@ -38,7 +38,7 @@ def attend_one(
         float[batch, heads, 1, value_size].
     """
     batch, heads, _, size = q.shape
-    kv_heads, capacity, value_size = keys.shape[1], keys.shape[2], values.shape[3]
+    kv_heads, capacity, value_size = keys.shape[1], keys.shape[2], values.shape[2]
     grouped = q.reshape(batch, kv_heads, heads // kv_heads, 1, size)
     scores = (grouped * keys[:, :, None].astype(q.dtype)).sum(axis=-1)
     there = jnp.arange(capacity, dtype=jnp.int32)
@@ -48,5 +48,5 @@ def attend_one(
     scores = jnp.where(seen[:, None, None], scores, q.dtype.type(HIDDEN))
     weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
-    summed = (weights[..., None] * values[:, :, None].astype(q.dtype)).sum(axis=-2)
+    summed = (weights[:, :, :, None] * values[:, :, None].astype(q.dtype)).sum(axis=-1)
     return summed.reshape(batch, heads, 1, value_size)
