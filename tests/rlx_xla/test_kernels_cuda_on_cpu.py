@@ -32,6 +32,7 @@ ERRORS = {DType.F32: 1e-6, DType.F16: 5e-4, DType.BF16: 4e-3}
         ("q6k", DType.F16, 3, 768),
         pytest.param("q6k", DType.BF16, 6, 2048, marks=slow),
         ("q4k", DType.BF16, 1, 512),
+        ("q5_0", DType.BF16, 9, 256),
         pytest.param("q5k", DType.F16, 2, 1024, marks=slow),
         pytest.param("q4k", DType.BF16, 6, 1024, marks=slow),
         pytest.param("q4k", DType.F32, 5, 2048, marks=slow),
@@ -40,9 +41,16 @@ ERRORS = {DType.F32: 1e-6, DType.F16: 5e-4, DType.BF16: 4e-3}
     ],
 )
 def test_a_product_that_splits_inside(
-    scheme: str, dtype: DType, rows: int, inner: int, tmp_path: Path, rng: np.random.Generator
+    scheme: str,
+    dtype: DType,
+    rows: int,
+    inner: int,
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outer, name = 37, f"gguf_{scheme}"
+    outer, name = 53, f"gguf_{scheme}"
+    monkeypatch.setattr(dequant_matmul, "_MULTIPROCESSORS", 1)  # where 32 rows are many
     packed = quant.encode(
         QuantScheme.parse(name), rng.standard_normal((outer, inner)).astype(np.float32)
     )
@@ -53,6 +61,8 @@ def test_a_product_that_splits_inside(
     launch = dequant_matmul.launch(op, types, [TensorType(dtype, y.shape)])
     splits = dtype is not DType.BF16 or rows <= 4
     assert launch.defines["SPLIT"] == splits
+    columns = rows * launch.defines["PARTS"]
+    assert launch.defines["ROWS"] == (32 if columns > 8 or not splits else 16)
     read = x if splits else parts_of(x, launch.defines["PARTS"])  # the parts that XLA makes
     cuda_on_cpu.run("dequant_matmul.cu", launch, [read, packed, y], tmp_path)
     b = rlx.GraphBuilder()

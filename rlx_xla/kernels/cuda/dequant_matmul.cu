@@ -2,7 +2,7 @@
 //
 // Layout: parts bf16[COLUMNS, K], the rows of x, each as PARTS neighbouring rows that add up to it (1 for bf16, 2 for
 // f16, 3 for f32), or with SPLIT x T[M, K] itself; packed u8[N, K / 256 * BYTES], rows of blocks in order (the public ggml formats); y T[M, N].
-// Work: a block takes 16 rows of W; its WARPS warps take turns at units of 256 weights along K, which arrive in
+// Work: a block takes ROWS rows of W, 16 or 32 (which share x, where it has many rows); its WARPS warps take turns at units of 256 weights along K, which arrive in
 // shared memory STAGES - 1 turns ahead. A lane decodes the weights of two rows that its part of the product needs, t =
 // lane % 4: of 32 weights those with numbers 8t to 8t + 7 where NEIGHBOURS, else 4t to 4t + 3 of each half. Of four
 // neighbours the first and third make a pair, the second and fourth, where NEIGHBOURS. The order along K is the same for x.
@@ -11,7 +11,7 @@
 // Numerics: weights are small integers, exact in bf16; products and sums of 16 in f32, times the scale in f32; minima
 // meet sums of x in f32. Q4_K and Q5_K enter as 16 + q and 32 + q, and what that adds goes with the minima. Result rounded once.
 //
-// Macros: M, PARTS, N, K, FORMAT (as below), KIND (of x and y: 0 f32, 1 bf16, 2 f16), WARPS, STAGES, SPLIT,
+// Macros: M, PARTS, N, K, FORMAT (as below), KIND (of x and y: 0 f32, 1 bf16, 2 f16), ROWS, WARPS, STAGES, SPLIT,
 // BLOCKS (least on a multiprocessor at once).
 
 #include "copies.cuh"
@@ -20,6 +20,7 @@
 #include "stored.cuh"
 
 #define COLUMNS (M * PARTS)
+#define BANDS (ROWS / 16)
 #define TILES ((COLUMNS + 7) / 8)
 #define WIDE (COLUMNS > 1 ? 2 : 1)  // columns of a lane's that are needed
 
@@ -210,16 +211,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                    stored* __restrict__ y) {
   extern __shared__ __align__(16) u8 shared[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-  const int row0 = blockIdx.x * 16;
-  u8* own = shared + warp * STAGES * 16 * PITCH;
+  const int row0 = blockIdx.x * ROWS;
+  u8* own = shared + warp * STAGES * ROWS * PITCH;
 
   const u32 joined = unknown(FORMAT == 4 ? 0x41804180 : FORMAT == 5 ? 0x42004200 : 0x43434343);
-  float sum[TILES][4] = {};
+  float sum[BANDS][TILES][4] = {};
 #if OWN_SUMS
-  float added[M][2] = {};  // scales of this lane's groups times sums of x
+  float added[BANDS][M][2] = {};  // scales of this lane's groups times sums of x
 #endif
 #if SPLIT
-  u8* parts = shared + WARPS * STAGES * 16 * PITCH + warp * COLUMNS * PARTS_PITCH;
+  u8* parts = shared + WARPS * STAGES * ROWS * PITCH + warp * COLUMNS * PARTS_PITCH;
 #endif
   // A column of the product depends on one column of x alone, so that those beyond COLUMNS may hold anything: the last.
   auto column_of = [&](int j) { return j * 8 + g < COLUMNS ? j * 8 + g : COLUMNS - 1; };
@@ -247,13 +248,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #endif
   };
 
-  auto row_of = [&](int r) { return N % 16 == 0 || row0 + r < N ? row0 + r : N - 1; };
+  auto row_of = [&](int r) { return N % ROWS == 0 || row0 + r < N ? row0 + r : N - 1; };
   auto between = [](int row, int unit) { return (row * (int)(ROW_BYTES % 16) + unit * BETWEEN) % 16; };
   auto load = [&](int unit, int stage) {
     if (unit < UNITS) {
       auto piece = [&](int r, int at) {
         const int row = row_of(r);
-        u8* to = own + (stage * 16 + r) * PITCH + at * 16;
+        u8* to = own + (stage * ROWS + r) * PITCH + at * 16;
         const u8* from = packed + row * ROW_BYTES + (u64)unit * BYTES + at * 16;
 #if BETWEEN
         const int before = between(row, unit);
@@ -264,18 +265,21 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
       };
       // Whole rows, or eight pieces of each, whose places are constants apart, and the rest.
       if (PIECES > 16) {
-        for (int i = lane; i < 16 * PIECES; i += 32) piece(i / PIECES, i % PIECES);
+        for (int i = lane; i < ROWS * PIECES; i += 32) piece(i / PIECES, i % PIECES);
       } else if (PIECES > 12) {
 #pragma unroll
-        for (int r = 0; r < 16; r += 2) {
+        for (int r = 0; r < ROWS; r += 2) {
           if (lane < 2 * PIECES) piece(r + lane / PIECES, lane % PIECES);
         }
       } else {
 #pragma unroll
-        for (int r = 0; r < 16; r += 4) piece(r + lane / 8, lane % 8);
+        for (int r = 0; r < ROWS; r += 4) piece(r + lane / 8, lane % 8);
 #pragma unroll
-        for (int at = 8; at < PIECES; at += 2) {
-          if (at + lane / 16 < PIECES) piece(lane % 16, at + lane / 16);
+        for (int r = 0; r < ROWS; r += 16) {
+#pragma unroll
+          for (int at = 8; at < PIECES; at += 2) {
+            if (at + lane / 16 < PIECES) piece(r + lane % 16, at + lane / 16);
+          }
         }
       }
     }
@@ -319,41 +323,55 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     }
     __syncwarp();
 #endif
-    const u8* upper = own + (stage * 16 + g) * PITCH + (BETWEEN ? between(row_of(g), unit) : 0);
-    const u8* lower = own + (stage * 16 + 8 + g) * PITCH + (BETWEEN ? between(row_of(8 + g), unit) : 0);
+    auto row_at = [&](int r) { return own + (stage * ROWS + r) * PITCH + (BETWEEN ? between(row_of(r), unit) : 0); };
+    const u8* rows[BANDS][2];  // g and g + 8 of each sixteen
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) rows[band][r] = row_at(band * 16 + r * 8 + g);
+    }
 #if SHARED_SCALES
     // The four lanes of a row have need of the same eight pairs: each makes two.
-    float mine[2][2][HALVES], least[2][2];
-    two_scales(upper, t, mine[0], least[0]);
-    two_scales(lower, t, mine[1], least[1]);
+    float mine[BANDS][2][2][HALVES], least[BANDS][2][2];
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        two_scales(rows[band][r], t, mine[band][r], least[band][r]);
 #if OWN_SUMS
 #pragma unroll
-    for (int m = 0; m < M; m++) {
-      const float* totals = (const float*)(parts + m * PARTS * PARTS_PITCH + 512) + 2 * t;
-#pragma unroll
-      for (int r = 0; r < 2; r++) added[m][r] += least[r][0] * totals[0] + least[r][1] * totals[1];
-    }
+        for (int m = 0; m < M; m++) {
+          const float* totals = (const float*)(parts + m * PARTS * PARTS_PITCH + 512) + 2 * t;
+          added[band][m][r] += least[band][r][0] * totals[0] + least[band][r][1] * totals[1];
+        }
 #endif
+      }
+    }
 #endif
 #pragma unroll
     for (int group = 0; group < 8; group++) {
-      const Weights u = decode(upper, group, t, joined), l = decode(lower, group, t, joined);
-      float su[2], sl[2], mu = 0.0f, ml = 0.0f;
-#if SHARED_SCALES
-      const int from = (lane & 28) + group / 2;
+      Weights w[BANDS][2];
+      float scale[BANDS][2][2], low[BANDS][2];
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
-        su[half] = half < HALVES ? __shfl_sync(0xffffffffu, mine[0][group & 1][half % HALVES], from) : su[0];
-        sl[half] = half < HALVES ? __shfl_sync(0xffffffffu, mine[1][group & 1][half % HALVES], from) : sl[0];
-      }
+      for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          w[band][r] = decode(rows[band][r], group, t, joined);
+#if SHARED_SCALES
+          const int from = (lane & 28) + group / 2;
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            scale[band][r][half] = half < HALVES ? __shfl_sync(0xffffffffu, mine[band][r][group & 1][half % HALVES], from)
+                                                 : scale[band][r][0];
+          }
 #if MINIMUM && !OWN_SUMS
-      mu = __shfl_sync(0xffffffffu, least[0][group & 1], from);
-      ml = __shfl_sync(0xffffffffu, least[1][group & 1], from);
+          low[band][r] = __shfl_sync(0xffffffffu, least[band][r][group & 1], from);
 #endif
 #else
-      scales(upper, group, su, mu);
-      scales(lower, group, sl, ml);
+          scales(rows[band][r], group, scale[band][r], low[band][r]);
 #endif
+        }
+      }
 #pragma unroll
       for (int j = 0; j < TILES; j++) {
 #if SPLIT
@@ -367,28 +385,28 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #else
         const uint2 b0 = in_pairs(now.b[group][j][0]), b1 = in_pairs(now.b[group][j][1]);
 #endif
-        float d[4] = {};
-        multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b0);
-        if (HALVES == 2) {
-          float e[4] = {};
-          multiply(e, u.second[0], l.second[0], u.second[1], l.second[1], b1);
-#pragma unroll
-          for (int i = 0; i < WIDE; i++) {
-            sum[j][i] += su[0] * d[i] + su[1] * e[i];
-            sum[j][2 + i] += sl[0] * d[2 + i] + sl[1] * e[2 + i];
-          }
-        } else {
-          multiply(d, u.second[0], l.second[0], u.second[1], l.second[1], b1);
-#pragma unroll
-          for (int i = 0; i < WIDE; i++) sum[j][i] += su[0] * d[i], sum[j][2 + i] += sl[0] * d[2 + i];
-        }
+        float total[4] = {};  // of x
         if (MINIMUM && !OWN_SUMS) {
           const u32 one = 0x3F803F80u;
-          float e[4] = {};
-          multiply(e, one, one, one, one, b0);
-          multiply(e, one, one, one, one, b1);
+          multiply(total, one, one, one, one, b0);
+          multiply(total, one, one, one, one, b1);
+        }
 #pragma unroll
-          for (int i = 0; i < WIDE; i++) sum[j][i] += mu * e[i], sum[j][2 + i] += ml * e[2 + i];
+        for (int band = 0; band < BANDS; band++) {
+          const Weights &u = w[band][0], &l = w[band][1];
+          float d[4] = {}, e[4] = {};  // of both halves
+          multiply(d, u.first[0], l.first[0], u.first[1], l.first[1], b0);
+          multiply(HALVES == 2 ? e : d, u.second[0], l.second[0], u.second[1], l.second[1], b1);
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+#pragma unroll
+            for (int i = 0; i < WIDE; i++) {
+              float& to = sum[band][j][2 * r + i];
+              to += scale[band][r][0] * d[2 * r + i];
+              if (HALVES == 2) to += scale[band][r][1] * e[2 * r + i];
+              if (MINIMUM && !OWN_SUMS) to += low[band][r] * total[2 * r + i];
+            }
+          }
         }
       }
     }
@@ -402,29 +420,29 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #pragma unroll
   for (int m = 0; m < M; m++) {
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      float total = added[m][r];
+    for (int r = 0; r < 2 * BANDS; r++) {
+      float total = added[r / 2][m][r % 2];
       total += __shfl_xor_sync(0xffffffffu, total, 1);
       total += __shfl_xor_sync(0xffffffffu, total, 2);
-      if (t == m * PARTS % 8 / 2) sum[m * PARTS / 8][2 * r + m * PARTS % 2] += total;
+      if (t == m * PARTS % 8 / 2) sum[r / 2][m * PARTS / 8][r % 2 * 2 + m * PARTS % 2] += total;
     }
   }
 #endif
 
   // Sums of the warps, over the staged bytes that are done with.
   float* sums = (float*)shared;
-#define AT(w, r, column) sums[((w) * 16 + (r)) * (8 * TILES + 1) + (column)]
+#define AT(w, r, column) sums[((w) * ROWS + (r)) * (8 * TILES + 1) + (column)]
 #pragma unroll
-  for (int j = 0; j < TILES; j++) {
-    const int column = j * 8 + 2 * t;
-    AT(warp, g, column) = sum[j][0];
-    AT(warp, g, column + 1) = sum[j][1];
-    AT(warp, g + 8, column) = sum[j][2];
-    AT(warp, g + 8, column + 1) = sum[j][3];
+  for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) AT(warp, band * 16 + i / 2 * 8 + g, j * 8 + 2 * t + i % 2) = sum[band][j][i];
+    }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < 16 * M; i += WARPS * 32) {
-    const int r = i % 16, m = i / 16;
+  for (int i = threadIdx.x; i < ROWS * M; i += WARPS * 32) {
+    const int r = i % ROWS, m = i / ROWS;
     float total = 0.0f;
 #pragma unroll
     for (int p = PARTS - 1; p >= 0; p--) {  // the small parts first

@@ -92,13 +92,14 @@ def launch(op: DequantMatmul, types: Sequence[TensorType], results: Sequence[Ten
     pitch = (16 * pieces + 31) // 32 * 32 + 16
     columns = rows * PARTS[types[0].dtype]
     own = columns * PARTS_PITCH if split else 0
-    warps, least = _shape(-(-outer // 16), units, columns, _STAGES * 16 * pitch + own)
-    sums = warps * 16 * (8 * -(-columns // 8) + 1) * 4
+    tile = _rows(columns, outer, split=split)
+    warps, least = _shape(-(-outer // tile), units, columns, _STAGES * tile * pitch + own)
+    sums = warps * tile * (8 * -(-columns // 8) + 1) * 4
     return Launch(
         entry="dequant_matmul",
-        grid=(-(-outer // 16),),
+        grid=(-(-outer // tile),),
         block=(warps * 32,),
-        shared_bytes=max(warps * (_STAGES * 16 * pitch + own), sums),
+        shared_bytes=max(warps * (_STAGES * tile * pitch + own), sums),
         defines={
             "M": rows,
             "PARTS": PARTS[types[0].dtype],
@@ -106,12 +107,24 @@ def launch(op: DequantMatmul, types: Sequence[TensorType], results: Sequence[Ten
             "K": inner,
             "FORMAT": number,
             "KIND": KINDS[types[0].dtype],
+            "ROWS": tile,
             "WARPS": warps,
             "STAGES": _STAGES,
             "SPLIT": int(split),
             "BLOCKS": least,
         },
     )
+
+
+def _rows(columns: int, outer: int, *, split: bool) -> int:
+    """Rows of the weight of a block, as measured.
+
+    32 share what many rows of x have to be read, where that leaves a block for almost every
+    multiprocessor; two for most of them where x is split inside.
+    """
+    if split:
+        return 32 if columns > 8 and outer >= 48 * _MULTIPROCESSORS else 16
+    return 32 if outer >= 28 * _MULTIPROCESSORS else 16
 
 
 def _shape(blocks: int, units: int, columns: int, room: int) -> tuple[int, int]:
