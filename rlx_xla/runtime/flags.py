@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import final
 
 from rlx.ir.graph import Graph, Node, Value
+from rlx.ir.op import Op
 from rlx.ops.arithmetic import Mul
 from rlx.ops.convert import Convert
+from rlx.ops.convolution import ConvGeneralDilated
 from rlx.ops.dot import DotGeneral
+from rlx.ops.shape import Concatenate, Pad, Slice
+from rlx.ops.transcendental import Rsqrt, Sqrt
 from rlx.options.compile import CompileOptions
 from rlx.passes.specialize.scaled import asks_for_f32_sums, has_product_of_one_row
+from rlx_xla._jax_compat import flags as known
 
 _NO_TRITON = "xla_gpu_enable_triton_gemm"
+_EMITTERS = "xla_cpu_use_fusion_emitters"
+_LEVEL = "xla_backend_optimization_level"
+
+_PLACES = 4
+"""Slices of one value from which on they are the places of a convolution's kernel."""
+
+_CONVOLUTIONS = 6
+"""Convolutions from which on a program is a network of them."""
+
+_FAMILIES = frozenset(
+    f"rlx.ops.{family}"
+    for family in (
+        "activation", "arithmetic", "compare", "convert", "convolution", "dot", "io",
+        "normalization", "pooling", "reduction", "shape", "special", "transcendental",
+    )
+)  # fmt: skip
+"""What a network of convolutions is made of."""
+
+_LONG = frozenset(
+    f"rlx.ops.{family}" for family in ("activation", "normalization", "special", "transcendental")
+)
+"""Families whose ops may be many instructions for each element."""
 
 
 @final
@@ -42,6 +70,8 @@ def flags_for(graph: Graph, platform: str, options: CompileOptions) -> tuple[Fla
         platform: ``cpu``, ``cuda``, ``rocm`` or ``tpu``.
         options: of the compile.
     """
+    if platform == "cpu":
+        return _of_convolutions(graph, options)
     if platform != "cuda" or _NO_TRITON in options.compiler_options or asks_for_f32_sums(options):
         return ()
     products = [
@@ -55,6 +85,42 @@ def flags_for(graph: Graph, platform: str, options: CompileOptions) -> tuple[Fla
     # Measured on an H200 at 8192³ (gpu-facts 4): 0.13 s in place of 27 s, the same kernel.
     reason = "tuning of 8-bit products takes 27 s and ends at the library's kernel"
     return (Flag(_NO_TRITON, False, reason),)
+
+
+def _of_convolutions(graph: Graph, options: CompileOptions) -> tuple[Flag, ...]:
+    """Flags of a network of convolutions on CPUs, which compiles slowly for what it is.
+
+    Measured in one process with ``jax.jit``, whose compile of a MobileNet takes 256 ms of CPU
+    time: 523 by XLA's own flags, 310 with the plain emitters, 267 with the lower level too, and
+    the same speed. Where 16-bit numbers are padded, or exponentials are, the lower level doubles
+    the run: it leaves the question what is padding inside the loops. In loops over time and in
+    wide products the plain emitters are slower than XLA's newer ones, by up to a half.
+    """
+    nodes = graph.nodes()
+    families = {_family(node.op) for node in nodes if not isinstance(node.op, (Rsqrt, Sqrt))}
+    if options.strict or len(graph.all_graphs()) > 1 or not families <= _FAMILIES:
+        return ()
+    slices = Counter(node.inputs[0] for node in nodes if isinstance(node.op, Slice))
+    # A sum slices what the places meet, and their weights.
+    sums = sum(count >= _PLACES for count in slices.values()) // 2
+    convolutions = sums + sum(isinstance(node.op, ConvGeneralDilated) for node in nodes)
+    if convolutions < _CONVOLUTIONS:
+        return ()
+    found: list[Flag] = []
+    if sums > 1 and known.HAS_PLAIN_EMITTERS:
+        reason = "sums over the places of a kernel compile in a fifth of the time"
+        found.append(Flag(_EMITTERS, False, reason))
+    narrow = any(v.dtype.is_float and v.dtype.bits < 32 for node in nodes for v in node.results)
+    branches = (Concatenate, Pad) if narrow else (Concatenate,)
+    plain = families.isdisjoint(_LONG) and not any(isinstance(n.op, branches) for n in nodes)
+    if plain and known.optimization_level() == known.USUAL_LEVEL:
+        found.append(Flag(_LEVEL, known.USUAL_LEVEL - 1, "such loops are as fast, compiled sooner"))
+    return tuple(flag for flag in found if flag.name not in options.compiler_options)
+
+
+def _family(op: Op) -> str:
+    """The package or module of an op's family, or what stands in its place."""
+    return ".".join(type(op).__module__.split(".")[:3])
 
 
 def _is_f8(node: Node) -> bool:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
 
 import rlx
+import rlx_xla
 from rlx.dtypes import as_dtype
 from rlx.ops.dot import DotGeneral
 from rlx.ops.quantized import ScaledMatmul
 from rlx.passes.base import PassContext
 from rlx.passes.specialize import Specialize
+from rlx_xla._jax_compat import flags as known
 from rlx_xla.runtime.flags import flags_for
 
 OPTIONS = rlx.CompileOptions()
@@ -55,6 +62,105 @@ def test_scaled_products_are_not_tuned_on_cuda(layout: str, beside: int) -> None
     assert sorted(str(p.inputs[0].dtype) for p in products) == sorted(
         ["f32", "f32" if within else "f8e4m3fn"]
     )
+
+
+LEVEL, EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
+SUMS = {EMITTERS: False} if known.HAS_PLAIN_EMITTERS else {}
+
+
+def network(
+    rng: np.random.Generator,
+    dtype: str = "f32",
+    *,
+    layers: int = 3,
+    groups: int = 24,
+    last: str = "",
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """A trace of layers of 1×1 and 3×3 convolutions, and its input."""
+    kind = as_dtype(dtype).numpy
+    weights = [
+        rng.normal(size=shape).astype(kind) / 4
+        for _ in range(layers)
+        for shape in ((1, 1, 24, 24), (3, 3, 24 // groups, 24))
+    ]
+
+    def apply(x: Any) -> Any:
+        for i, w in enumerate(weights):
+            x = lax.conv_general_dilated(
+                x, jnp.asarray(w), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                feature_group_count=groups if i % 2 else 1,
+            )  # fmt: skip
+            x = lax.clamp(np.asarray(0, kind), x, np.asarray(6, kind))
+        if last == "loop":
+            return lax.fori_loop(0, 3, lambda _, y: y + y, x)
+        return {"sort": lax.sort, "tanh": lax.tanh}.get(last, lambda y: y)(x)
+
+    x = rng.normal(size=(1, 9, 9, 24)).astype(kind)
+    return rlx_xla.trace(apply, x), {"x": x}
+
+
+def chosen(traced: Any, **options: Any) -> dict[str, Any]:
+    """The flags of a trace that is compiled without kernels."""
+    dispatch = rlx.KernelDispatch(policy=rlx.KernelPolicy.FORCE_COMMON)
+    taken = rlx.CompileOptions(kernel_dispatch=dispatch, **options)
+    compiled = rlx.Session("interpret").compile(traced, options=taken)
+    graph = Specialize().run(
+        compiled.report().lir.graph, PassContext(platform="cpu", options=taken)
+    )
+    return {flag.name: flag.value for flag in flags_for(graph, "cpu", taken)}
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted"),
+    [
+        ({}, {**SUMS, LEVEL: 2}),
+        ({"groups": 1}, {LEVEL: 2}),
+        ({"dtype": "bf16"}, SUMS),  # what is padding is asked inside loops at the lower level
+        ({"groups": 1, "dtype": "bf16"}, {LEVEL: 2}),
+        ({"last": "tanh"}, SUMS),
+        ({"last": "sort"}, {}),
+        ({"last": "loop"}, {}),
+        ({"layers": 2}, {}),
+    ],
+    ids=str,
+)
+def test_networks_of_convolutions_on_cpus(
+    what: dict[str, Any], wanted: dict[str, Any], rng: np.random.Generator
+) -> None:
+    assert chosen(network(rng, **what)[0]) == wanted
+
+
+def test_a_network_of_convolutions_keeps_what_the_user_chose(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced, _ = network(rng)
+    assert chosen(traced, strict=True) == {}
+    assert chosen(traced, compiler_options={LEVEL: 3, EMITTERS: True}) == {}
+    monkeypatch.setattr(known, "optimization_level", lambda: 1)  # as XLA_FLAGS may say
+    assert chosen(traced) == SUMS
+    monkeypatch.setattr(known, "HAS_PLAIN_EMITTERS", False)
+    assert chosen(traced) == {}
+
+
+def test_a_network_of_convolutions_computes_the_same_and_says_so(rng: np.random.Generator) -> None:
+    traced, given = network(rng)
+    dispatch = rlx.KernelDispatch(policy=rlx.KernelPolicy.FORCE_COMMON)
+    options = rlx.CompileOptions(kernel_dispatch=dispatch)
+    compiled = rlx.Session("cpu").compile(traced, options=options)
+    told = compiled.report().decisions
+    assert [line.split(":")[0] for line in told] == [
+        *(f"{name}={value}" for name, value in SUMS.items()), f"{LEVEL}=2",
+    ]  # fmt: skip
+    (wanted,) = rlx.interpret(traced.graph, given, traced.params)
+    np.testing.assert_allclose(compiled(given["x"]), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_level_that_the_process_was_given() -> None:
+    assert known.optimization_level() == known.USUAL_LEVEL
+    x = jax.ShapeDtypeStruct((), np.float32)
+    lowered = jax.jit(lambda x: x + 1).lower(x)
+    names: dict[str, Any] = {LEVEL: 2, **SUMS}
+    lowered.compile(compiler_options=names)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "rocm", "tpu"])
