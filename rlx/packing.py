@@ -196,9 +196,14 @@ def quantize(
             multiply faster; not every scheme has it.
 
     Raises:
-        TraceError: no such scheme, no weight has such a name, or the scheme's products do not take
-            such inputs.
+        TraceError: this is no traced function, no such scheme, no weight has such a name, or the
+            scheme's products do not take such inputs.
     """
+    if not hasattr(traced, "graph") or not hasattr(traced, "params"):
+        raise TraceError(
+            "quantize: what rlx_xla.trace gave, or quantize itself, is required; got "
+            f"{type(traced).__name__}. Trace the function first, with params=."
+        )
     chosen = scheme if isinstance(scheme, QuantScheme) else scheme_named(scheme)
     _require_inputs(inputs, chosen)
     graph = _plain(traced.graph)

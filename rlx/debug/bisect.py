@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
@@ -92,9 +92,16 @@ def bisect(
         path: where the small graph is written as text.
 
     Raises:
-        PassError: the graph does not fail, or more than one of fails, passes and session is given.
+        PassError: this is no graph, it does not fail, or more than one of fails, passes and
+            session is given.
         FormatError: the system refuses to write.
     """
+    if not isinstance(cast("object", graph), Graph):
+        raise PassError(
+            f"bisect: a Graph is required; got {type(graph).__name__}. For a traced function give "
+            "traced.graph, and params=traced.params.",
+            pass_name="bisect",
+        )
     given = [n for n, v in (("fails", fails), ("passes", passes), ("session", session)) if v]
     if len(given) > 1:
         raise PassError(

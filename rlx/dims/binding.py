@@ -30,6 +30,11 @@ class DimBinding(Mapping[str, int]):
         Raises:
             DimError: a size is no int or negative, or a name occurs twice with two sizes.
         """
+        if isinstance(sizes, str) or not isinstance(cast("object", sizes), Iterable):
+            raise DimError(
+                "DimBinding: a mapping (symbol → size), or pairs of them, is required; got "
+                f"{sizes!r}."
+            )
         found: dict[str, int] = {}
         pairs: Iterable[tuple[str, int]] = (
             cast(Mapping[str, int], sizes).items() if isinstance(sizes, Mapping) else sizes

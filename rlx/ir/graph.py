@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from rlx.dims import DimExpr
 from rlx.errors import FormatError, ShapeError, VerifyError
@@ -417,7 +417,14 @@ def _topological(roots: Iterable[Value], findings: list[str]) -> tuple[Node, ...
 
 
 def same(lhs: Graph, rhs: Graph) -> bool:
-    """Whether two graphs have the same structure, names and attributes (not locations)."""
+    """Whether two graphs have the same structure, names and attributes (not locations).
+
+    Raises:
+        VerifyError: one is no graph.
+    """
+    for given in (lhs, rhs):
+        if not isinstance(cast("object", given), Graph):
+            raise VerifyError([f"same: a Graph is required; got {type(given).__name__}."])
     return lhs is rhs or lhs.fingerprint() == rhs.fingerprint()
 
 

@@ -46,8 +46,14 @@ def rewrite(graph: Graph, *rules: Rule, nested: bool = True) -> Graph:
     New nodes take the location of the node that they replace.
 
     Raises:
-        PassError: a rule changes a type, or rules undo each other.
+        PassError: this is no graph, a rule changes a type, or rules undo each other.
     """
+    if not isinstance(cast("object", graph), Graph):
+        raise PassError(
+            f"rewrite: a Graph is required; got {type(graph).__name__}. For a traced function give "
+            "traced.graph.",
+            pass_name="rewrite",
+        )
     return _Rewriting(_Dispatch(rules), nested).graph(graph)
 
 

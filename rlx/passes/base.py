@@ -207,8 +207,14 @@ def run(graph: Graph, passes: Sequence[AbstractPass], *, quiet: bool = False) ->
         quiet: print nothing.
 
     Raises:
-        PassError: something in ``passes`` is not a pass, or a pass failed.
+        PassError: this is no graph, something in ``passes`` is not a pass, or a pass failed.
     """
+    if not isinstance(cast("object", graph), Graph):
+        raise PassError(
+            f"run: a Graph is required; got {type(graph).__name__}. For a traced function give "
+            "traced.graph.",
+            pass_name="run",
+        )
     if not isinstance(cast("object", passes), Sequence):
         raise PassError(
             f"run: a list of passes is required; got {type(passes).__name__}.",

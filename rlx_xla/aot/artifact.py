@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import jax
 import numpy as np
@@ -332,11 +332,13 @@ def load_artifact(path: str | Path | Artifact, device: str | None = None) -> Loa
         device: name of the device, such as ``cuda:0``; the target's platform if None.
 
     Raises:
-        FormatError: the file is damaged.
+        FormatError: this is no path, or the file is damaged.
         DeviceError: no such device is attached, it is of another platform, or the program is one
             over several devices.
         CompileError: the device's runtime does not take the code.
     """
+    if not isinstance(cast("object", path), str | Path | Artifact):
+        raise FormatError(f"load_artifact: a path is required; got {type(path).__name__}.")
     artifact = path if isinstance(path, Artifact) else read_artifact(path)
     platform = artifact.target.partition(":")[0]
     found = find_device(device or platform)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from rlx.dtypes import DType
 from rlx.errors import FormatError, LoweringError, RunError, did_you_mean
@@ -175,7 +175,8 @@ def load_export(
         params: values of arguments that are bound once, by name; the others are inputs.
 
     Raises:
-        FormatError: the file is missing or damaged, or is not for the device's platform.
+        FormatError: this is no path, the file is missing or damaged, or is not for the device's
+            platform.
         TraceError: the file holds what has no form in RLX.
         DeviceError: there is no such device.
         RunError: there is no argument of a param's name.
@@ -184,6 +185,8 @@ def load_export(
     from rlx_xla.runtime.client import device_name, find_device
     from rlx_xla.tracing.stablehlo import from_stablehlo
 
+    if not isinstance(cast("object", source), str | Path | bytes | Export):
+        raise FormatError(f"load_export: a path is required; got {type(source).__name__}.")
     if isinstance(source, Export):
         data = source.serialized
     else:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlx.errors import LoweringError
+from rlx.ir.graph import Graph
 from rlx_xla._jax_compat import mlir
 from rlx_xla.lowering.module import lower_to_module
-
-if TYPE_CHECKING:
-    from rlx.ir.graph import Graph
 
 
 def stablehlo(
@@ -24,9 +22,15 @@ def stablehlo(
         locations: print source locations.
 
     Raises:
-        LoweringError: a dim is symbolic, an op has no lowering, or it has none that is portable.
+        LoweringError: this is no graph, a dim is symbolic, an op has no lowering, or it has none
+            that is portable.
     """
     inner: Graph = getattr(graph, "graph", graph)
+    if not isinstance(inner, Graph):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise LoweringError(
+            f"stablehlo: a Graph or a traced function is required; got {type(graph).__name__}. "
+            "Trace a JAX function with rlx_xla.trace(fn, ...)."
+        )
     from rlx.passes.legalize import decompose_unsupported
     from rlx_xla.lowering.registry import rule_for
 

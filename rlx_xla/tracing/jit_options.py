@@ -19,13 +19,14 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, final
+from typing import Any, TypedDict, cast, final
 
 import jax
 
 from rlx.errors import TraceError, also
 from rlx.options.compile import CompileOptions
 from rlx_xla.runtime.client import device_name, find_device
+from rlx_xla.tracing.errors import refuse_unreferable
 
 Names = str | Sequence[str]
 Numbers = int | Sequence[int]
@@ -137,6 +138,11 @@ def chosen(name: str, given: JitOptions) -> Chosen:
 def _compile_options(given: JitOptions) -> CompileOptions:
     """The options with what ``jit`` was given beside them."""
     found = given.get("options")
+    if found is not None and not isinstance(cast("object", found), CompileOptions):
+        raise TraceError(
+            f"jit [options]: a CompileOptions is required; got {type(found).__name__}. Write "
+            "options=rlx.CompileOptions(...)."
+        )
     made = CompileOptions() if found is None else found
     if "buckets" in given:
         made = made.replace(buckets=given["buckets"])
@@ -179,3 +185,4 @@ def check_function(fn: object) -> None:
             f"jit: a function that returns its results is required; got {what}. Pass the function "
             "itself, and options by keyword."
         )
+    refuse_unreferable(cast("Callable[..., Any]", fn), "jit")

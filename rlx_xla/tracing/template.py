@@ -115,7 +115,7 @@ class Template(AbstractTemplate):
 
     def probe(self) -> BaseException | None:
         """None when some sizes can be traced; else what the last ones raised."""
-        names = sorted({s for spec in _specs((self._args, self._kwargs)) for s in spec.symbols})
+        names = spec_symbols((self._args, self._kwargs))
         failure: BaseException | None = None
         for size in _PROBES:
             args = [_bound(a, dict.fromkeys(names, size)) for a in self._args]
@@ -255,6 +255,11 @@ def declared_symbols(constraints: Sequence[Constraint]) -> dict[str, DimExpr]:
 def has_symbols(tree: Any) -> bool:
     """Whether some spec of the arguments has a symbol."""
     return any(spec.symbols for spec in _specs(tree))
+
+
+def spec_symbols(tree: Any) -> list[str]:
+    """The symbols of the arguments' specs, sorted."""
+    return sorted({name for spec in _specs(tree) for name in spec.symbols})
 
 
 def spelled(tree: Any) -> Any:

@@ -6,13 +6,13 @@ import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 import numpy as np
 
 from rlx import dims
-from rlx.dims.constraints import Constraint, constraint
+from rlx.dims.constraints import Constraint, constraints_of
 from rlx.dtypes import as_dtype
 from rlx.errors import RunError, TraceError, did_you_mean
 from rlx.ir import location as loc
@@ -31,7 +31,13 @@ from rlx_xla.tracing.arguments import (
     resolve,
     whole_params,
 )
-from rlx_xla.tracing.errors import captured_ref, explained, refuse_captured_refs, refuse_leaks
+from rlx_xla.tracing.errors import (
+    captured_ref,
+    explained,
+    refuse_captured_refs,
+    refuse_leaks,
+    refuse_unreferable,
+)
 from rlx_xla.tracing.shardings import leaf_attributes
 from rlx_xla.tracing.template import (
     FAILURES,
@@ -39,6 +45,7 @@ from rlx_xla.tracing.template import (
     TemplateTraced,
     declared_symbols,
     has_symbols,
+    spec_symbols,
     spelled,
 )
 from rlx_xla.tracing.traced import Traced
@@ -90,15 +97,19 @@ def trace(
 
     Raises:
         TraceError: an argument is neither array, number nor spec, or JAX cannot trace ``fn``.
+        DimError: a constraint is none, or names a symbol that no spec has.
     """
+    refuse_unreferable(fn, "trace")
     bound, dynamic, dynamic_kwargs, positions = _bind_static(
         fn, args, kwargs, static_argnums, static_argnames
     )
     all_names = argument_names(fn, len(args))
     names = [all_names[p] for p in positions]
-    numbered, donated = _renumber(params, positions), _renumber(donate_argnums, positions)
+    numbered = _renumber("params", params, positions)
+    donated = _renumber("donate_argnums", donate_argnums, positions)
     name = getattr(fn, "__name__", type(fn).__name__)
-    promised = tuple(constraint(text) for text in constraints)
+    specs, specs_by_name = spelled((dynamic, dynamic_kwargs))
+    promised = constraints_of(constraints, spec_symbols((specs, specs_by_name)))
 
     def once(
         given: Sequence[Any], named: Mapping[str, Any], more: Sequence[Constraint] = ()
@@ -115,7 +126,6 @@ def trace(
         seconds = {"jax": jax_seconds, "walk": time.perf_counter() - started - jax_seconds}
         return Traced(graph, signature, values, seconds, walker.modelled, walker.opaque, resolved)
 
-    specs, specs_by_name = spelled((dynamic, dynamic_kwargs))
     if not has_symbols((specs, specs_by_name)):
         return once(dynamic, dynamic_kwargs)
     template = Template(name, once, specs, specs_by_name, names, promised, lambda: closed_over(fn))
@@ -426,11 +436,21 @@ def _parameter_names(fn: Callable[..., Any]) -> list[str]:
     return list(code.co_varnames) if code is not None else []
 
 
-def _renumber(given: Any, positions: Sequence[int]) -> Any:
-    """Positions in all arguments as positions in the dynamic ones."""
+def _renumber(option: str, given: Any, positions: Sequence[int]) -> Any:
+    """Positions in all arguments as positions in the dynamic ones.
+
+    Raises:
+        TraceError: what was given for the option is no position.
+    """
     if callable(given):
         return given
-    wanted = (given,) if isinstance(given, int) else tuple(given)
+    wanted = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(w, SupportsIndex) for w in wanted):
+        advice = "; for names write params=lambda name: name.startswith('encoder/')"
+        raise TraceError(
+            f"trace [{option}]: positions of arguments are required; got {given!r}. Give numbers"
+            f"{advice if option == 'params' else ''}."
+        )
     table = {p: i for i, p in enumerate(positions)}
     highest = max(positions, default=-1) + 1
     return tuple(table.get(w + highest if w < 0 else w, w) for w in wanted)

@@ -27,6 +27,7 @@ from rlx.errors import (
 from rlx.ir.rewrite import rewrite
 
 ops: Any = typed_ops
+door: Any = rlx
 DEVICES = [d for d in ("interpret", "cpu") if d in rlx.registered_devices()]
 X = np.ones(2, np.float32)
 
@@ -257,3 +258,39 @@ def test_values_are_no_arrays() -> None:
     with pytest.raises(TypeError, match="does not support ufuncs"):
         np.sin(x)  # type: ignore[call-overload]
     assert (np.float32(2) * x).type == x.type  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda g: door.same(g, 3), VerifyError, "same: a Graph is required; got int."),
+        (lambda g: door.same(None, g), VerifyError, "same: a Graph is required; got NoneType."),
+        (
+            lambda _: door.passes.run(3, []), PassError,
+            "run: a Graph is required; got int. For a traced function give traced.graph.",
+        ),
+        (
+            lambda _: door.rewrite("g", lambda _: None), PassError,
+            "rewrite: a Graph is required; got str. For a traced function give traced.graph.",
+        ),
+        (
+            lambda _: door.debug.bisect(3, {}), PassError,
+            "bisect: a Graph is required; got int. For a traced function give traced.graph, and "
+            "params=traced.params.",
+        ),
+        (
+            lambda _: door.DimBinding(3), DimError,
+            "DimBinding: a mapping (symbol → size), or pairs of them, is required; got 3.",
+        ),
+        (
+            lambda _: door.DimBinding("n"), DimError,
+            "DimBinding: a mapping (symbol → size), or pairs of them, is required; got 'n'.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_graph_is_refused(
+    call: Callable[[rlx.Graph], Any], error: type[RlxError], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        call(_graph())
+    assert str(caught.value).removeprefix("verify: 1 finding\n  ") == message
