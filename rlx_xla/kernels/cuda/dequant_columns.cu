@@ -2,14 +2,14 @@
 //
 // Layout: x T[M, K]; codes of W [K, N] row by row, a byte or, low one first, a nibble each; scales and zeros
 // [K / BLOCK, N]; y T[M, N].
-// Work: a block takes 128 columns of W, a cluster of CLUSTER blocks the same ones; their warps take turns at 32 rows of W
-// each, which arrive with their scales in shared memory of the warp STAGES - 1 turns ahead. Reading them transposed puts
-// the codes of neighbouring rows side by side: the pairs of a product along K. The order along K is the same for x.
+// Work: a block takes 128 columns of W, a cluster of CLUSTER blocks the same ones; their warps take turns at 32 rows of
+// W each, which arrive with their scales in shared memory of the warp STAGES - 1 turns ahead. Reading them transposed
+// puts the codes of neighbouring rows side by side, the pairs of a product along K. The order along K is x's too.
 // Wider x goes in as a sum of bf16 parts (PARTS: 1 for bf16, 2 for f16, 3 for f32), each a column of the product.
 // Sums of the cluster meet in shared memory, each block finishing 128 / CLUSTER columns.
 // Numerics: codes are exact in bf16; products and sums of a scale's rows in f32, then times the scale. Nibbles 0 to 15
-// enter as 16 + q, less 16 times the sum of x; zeros meet that sum too. Result rounded once. A scale that is no number or
-// infinite makes its columns so.
+// enter as 16 + q, less 16 times the sum of x; zeros meet that sum too. Result rounded once. A scale that is no number
+// or infinite makes its columns so.
 //
 // Macros: M, PARTS, N, K, KIND (of x and y: 0 f32, 1 bf16, 2 f16), FORMAT (8 i8, 4 nibbles 0 to 15, 43 E4M3, 52 E5M2,
 // 21 E2M1), BLOCK (rows of a scale, 16 or a multiple of 32; 0 one for all, -1 none), ZERO, GLOBAL (one more factor),
@@ -37,7 +37,7 @@
 #define CHUNKS (ROW_BYTES / 16)
 #define PIECE (NIBBLES && N % 32 ? 8 : 16)
 #define PIECES (ROW_BYTES / PIECE)  // of a row
-#define SIDE (4 * PER_BYTE / 2)  // columns that are read as one: nibbles or bytes of 16 bits
+#define SIDE (2 * PER_BYTE)  // columns that are read as one: nibbles or bytes of 16 bits
 #define SCALE_BYTES (FORMAT == 21 ? 128 : 512)  // of 128 columns
 
 __device__ __forceinline__ u32 times(u32 a, u32 b) {  // two bf16; numbers below the normal ones are kept
@@ -45,7 +45,6 @@ __device__ __forceinline__ u32 times(u32 a, u32 b) {  // two bf16; numbers below
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
   return r;
 }
-__device__ __forceinline__ u32 moved(u32 bits, int up) { return up >= 0 ? bits << up : bits >> -up; }
 
 // Code i of the 16 bits of a row in the lower half, and of the next row in the upper, to two bf16, with what joins it.
 #if FORMAT == 8
@@ -56,7 +55,7 @@ __device__ __forceinline__ u32 pair(u32 rows, int i, u32 joined, bool) {
 }
 #elif FORMAT == 4
 __device__ __forceinline__ u32 pair(u32 rows, int i, u32 joined, bool) {
-  return (moved(rows, 3 - 4 * i) & 0x00780078u) | joined;
+  return (moved(rows, 3 - 4 * i) & 0x00780078u) | joined;  // 16 + q: the number's lowest bit is worth 1 there
 }
 #elif FORMAT == 21
 __device__ __forceinline__ u32 pair(u32 rows, int i, u32, bool) {  // sign, two bits of exponent, one of mantissa
@@ -196,7 +195,8 @@ extern "C" __global__ void
       to += 32 * ROW_BYTES;
 #pragma unroll
       for (int r = 0; r < 2 / STEPS; r++) {
-        const u64 at = (u64)((WHOLE || turn * 32 + r * 16 < K ? turn * 32 + r * 16 : K - 1) / BLOCK) * N + scale_of_lane;
+        const int row = turn * 32 + r * 16;
+        const u64 at = (u64)((WHOLE || row < K ? row : K - 1) / BLOCK) * N + scale_of_lane;
 #if FORMAT == 21
         if (lane / 8 == r) copy<16>(to + lane * 16, scale + at);
 #else
@@ -233,7 +233,7 @@ extern "C" __global__ void
 #pragma unroll
   for (int i = 0; i < STAGES - 1; i++) load(start + i * CLUSTER * WARPS, i);
   look_ahead(start);
-  // Of eight rows the lane points at, as the matrix units take them: 4t and 4t + 1 of four for all lanes t, or the others.
+  // Where the lane points: rows 4t and 4t + 1 of all lanes t, or the other two, in the order of the matrix units.
   const int pointed = place(lane % 8 / 2 * 4 + lane % 2 + lane / 8 % 2 * 2, lane / 16 * 16);
   int stage = 0;
   for (int turn = start; turn < TURNS; turn += CLUSTER * WARPS) {

@@ -1,15 +1,18 @@
 // y = x W^T with W in packed blocks, for a few rows of x, on the matrix units.
 //
 // Layout: parts bf16[COLUMNS, K], the rows of x, each as PARTS neighbouring rows that add up to it (1 for bf16, 2 for
-// f16, 3 for f32), or with SPLIT x T[M, K] itself; packed u8[N, K / 256 * BYTES], rows of blocks in order (the public ggml formats); y T[M, N].
-// Work: a block takes ROWS rows of W, 16 or 32 (which share x, where it has many rows); its WARPS warps take turns at units of 256 weights along K, which arrive in
-// shared memory STAGES - 1 turns ahead. A lane decodes the weights of two rows that its part of the product needs, t =
-// lane % 4: of 32 weights those with numbers 8t to 8t + 7 where NEIGHBOURS, else 4t to 4t + 3 of each half. Of four
-// neighbours the first and third make a pair, the second and fourth, where NEIGHBOURS. The order along K is the same for x.
+// f16, 3 for f32), or with SPLIT x T[M, K] itself; packed u8[N, K / 256 * BYTES], rows of blocks in order (the public
+// ggml formats); y T[M, N].
+// Work: a block takes ROWS rows of W, 16 or 32 (which share x, where it has many rows); its WARPS warps take turns at
+// 256 weights of each along K, which arrive in shared memory STAGES - 1 turns ahead. A lane decodes the weights of two
+// rows of sixteen that its part of the product needs, t = lane % 4: of 32 weights those with numbers 8t to 8t + 7 where
+// NEIGHBOURS, of four of which the first and third make a pair, and the second and fourth; else 4t to 4t + 3 of each
+// half, in pairs as they stand. The order along K is x's too.
 // With SPLIT a warp makes the parts of 256 elements of x when it comes to them, in shared memory of its own: a block
 // splits each element once, and nothing waits but the warp.
 // Numerics: weights are small integers, exact in bf16; products and sums of 16 in f32, times the scale in f32; minima
-// meet sums of x in f32. Q4_K and Q5_K enter as 16 + q and 32 + q, and what that adds goes with the minima. Result rounded once.
+// meet sums of x in f32. Q4_K and Q5_K enter as 16 + q and 32 + q, and what that adds goes with the minima. Result
+// rounded once.
 //
 // Macros: M, PARTS, N, K, FORMAT (as below), KIND (of x and y: 0 f32, 1 bf16, 2 f16), ROWS, WARPS, STAGES, SPLIT,
 // BLOCKS (least on a multiprocessor at once).
@@ -32,7 +35,6 @@ __device__ __forceinline__ float half_at(const u8* p) {  // p is even
 __device__ __forceinline__ u32 word_at(const u8* p) {  // p is even
   return (u32) * (const u16*)p | (u32) * (const u16*)(p + 2) << 16;
 }
-__device__ __forceinline__ u32 moved(u32 bits, int up) { return up >= 0 ? bits << up : bits >> -up; }
 // Bytes 0, 1 (or 2, 3) of a word of numbers below 128 as two bf16, less `offset`: 0x43 in front makes 128 + byte.
 __device__ __forceinline__ u32 pair(u32 bytes, int upper, u32 offset, u32 joined) {
   return minus(permute(bytes, joined, upper ? 0x4342 : 0x4140), offset);
@@ -97,7 +99,8 @@ __device__ __forceinline__ void scales(const u8* p, int group, float (&s)[2], fl
   s[0] = s[1] = half_at(p + group * SIZE);
   if (MINIMUM) low = half_at(p + group * SIZE + 2);
 }
-#elif FORMAT == 4 || FORMAT == 5  // Q4_K, Q5_K: f16 d, f16 dmin, 12 bytes of 6-bit scales and minima, [32 high bits], 128 nibbles
+// Q4_K, Q5_K: f16 d, f16 dmin, 12 bytes of 6-bit scales and minima, [32 high bits], 128 nibbles
+#elif FORMAT == 4 || FORMAT == 5
 #define HIGH (FORMAT == 5 ? 32 : 0)
 #define BYTES (144 + HIGH)
 #define MINIMUM 1
@@ -166,7 +169,8 @@ __device__ __forceinline__ void two_scales(const u8* p, int t, float (&s)[2][2],
 #define HALVES 1  // of 32 weights that have scales of their own
 #endif
 #define SHARED_SCALES (FORMAT < 10)
-#define OWN_SUMS (SHARED_SCALES && MINIMUM && SPLIT && M <= 2)  // minima meet sums of x that a warp makes as it splits x, else those of the matrix units
+// Minima meet sums of x that a warp makes as it splits x, or those of the matrix units.
+#define OWN_SUMS (SHARED_SCALES && MINIMUM && SPLIT && M <= 2)
 
 // Sixteen bytes at a time; where a row's 256 weights start between two sixteens, from the first.
 #define UNITS (K / 256)
@@ -361,8 +365,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
           const int from = (lane & 28) + group / 2;
 #pragma unroll
           for (int half = 0; half < 2; half++) {
-            scale[band][r][half] = half < HALVES ? __shfl_sync(0xffffffffu, mine[band][r][group & 1][half % HALVES], from)
-                                                 : scale[band][r][0];
+            const float known = mine[band][r][group & 1][half % HALVES];
+            scale[band][r][half] = half < HALVES ? __shfl_sync(0xffffffffu, known, from) : scale[band][r][0];
           }
 #if MINIMUM && !OWN_SUMS
           low[band][r] = __shfl_sync(0xffffffffu, least[band][r][group & 1], from);

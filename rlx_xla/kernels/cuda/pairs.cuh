@@ -31,8 +31,8 @@ __device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, 
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
 }
-// Four matrices of 8 rows of 16 bytes, transposed: lane 8 i + r points at row r of matrix i; lane 4g + t gets of each the
-// 16 bits number g of rows 2t (lower half) and 2t + 1.
+// Four matrices of 8 rows of 16 bytes, transposed: lane 8 i + r points at row r of matrix i; lane 4g + t gets of each
+// the 16 bits number g of rows 2t (lower half) and 2t + 1.
 __device__ __forceinline__ void read_transposed(u32 (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
