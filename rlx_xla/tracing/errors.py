@@ -6,6 +6,7 @@ They are caught as ``TraceError`` and as the class that JAX raised.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -171,6 +172,25 @@ def explain(error: BaseException, name: str) -> TraceError | None:
         if isinstance(error, known.kind) and re.search(known.pattern, text):
             return _message(error, name, known)
     return None
+
+
+def refuse_unreferable(fn: Callable[..., Any], where: str) -> None:
+    """Refuse a callable that has no weak references: JAX keeps traces by them.
+
+    jaxlib 0.10 crashes when it meets the second such callable.
+
+    Args:
+        fn: the callable.
+        where: what was called, for the message.
+
+    Raises:
+        TraceError: it is one, such as a ufunc of NumPy.
+    """
+    if type(fn).__weakrefoffset__ == 0:
+        raise also(TraceError, TypeError)(
+            f"{where}: a function that can be referred to weakly is required; got {fn!r} of type "
+            f"{type(fn).__name__}. Wrap it: lambda *args: fn(*args)."
+        )
 
 
 def refuse_leaks(jaxpr: Any, arguments: int, name: str) -> None:
