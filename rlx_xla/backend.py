@@ -237,7 +237,7 @@ class XlaExecutable(AbstractExecutable):
         self.cache_key = key  # what the compile cache has the program under, where it has it
         started = time.perf_counter()
         self.loaded = _from_disk(build, kept, key, graph.name)
-        mlir.give_back(borrowed, self.loaded.module_bytes)
+        mlir.give_back(borrowed, len(self.loaded.bytecode))
         self.fast_call = self.loaded.fast_call
         phases = {"lower": lower_seconds, "xla": self.loaded.compile_seconds}
         if key is not None and not self.loaded.compile_seconds:

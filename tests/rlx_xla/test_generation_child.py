@@ -1,0 +1,218 @@
+"""Programs of language models that a child process compiles, and why one does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("gguf")
+pytest.importorskip("tokenizers")
+
+from rlx_xla.generation import compiling  # noqa: E402  (after importorskip)
+from rlx_xla.generation.model import LanguageModel  # noqa: E402
+from rlx_xla.runtime.cache import disable_cache, enable_cache  # noqa: E402
+from rlx_xla.tracing import trace as tracing  # noqa: E402
+from tests.rlx_xla import tiny_gguf  # noqa: E402
+
+PROMPT = "the sea the"
+
+
+@pytest.fixture(autouse=True)
+def two_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short prompts get a program too."""
+    monkeypatch.setattr("rlx_xla.generation.model.STEPPED", 0)
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[subprocess.Popen[bytes]]:
+    """The processes that were started; their folders are made in an own one."""
+    found: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def started(*args: Any, **words: Any) -> subprocess.Popen[bytes]:
+        found.append(start(*args, **words))
+        return found[-1]
+
+    (tmp_path / "folders").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "folders"))
+    monkeypatch.setattr(compiling.subprocess, "Popen", started)
+    return found
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    before = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
+    enable_cache(tmp_path / "cache")
+    yield tmp_path / "cache"
+    disable_cache()
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
+
+
+def python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
+    """Let a shell's script stand for Python."""
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+
+def said(model: LanguageModel) -> tuple[list[int], list[float], list[str]]:
+    (found,) = model.generate(PROMPT, max_tokens=4)
+    return found.tokens, found.logprobs, [*model._programs.where().values()]
+
+
+def test_one_child_makes_all_programs(
+    children: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    cache: Path,
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng)
+
+    def refused(*args: Any, **words: Any) -> Any:
+        raise AssertionError("nothing is traced here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracing, "trace", refused)
+        model = LanguageModel(path, compile_in_child=True)
+        tokens, logprobs, where = said(model)
+        assert len(children) == 1
+        assert children[0].returncode is not None
+        assert [how.partition(",")[0] for how in where] == ["compiled by a child process"] * 2
+        # The compile cache has them now, also for a model that asks for no child.
+        again = LanguageModel(path, compile_in_child=False)
+        assert said(again) == (tokens, logprobs, ["found in the compile cache"] * 2)
+    assert [*(tmp_path / "folders").iterdir()] == []
+    disable_cache()
+    here = LanguageModel(path, compile_in_child=False)
+    why = "compiled in this process: compile_in_child=False"
+    assert said(here) == (tokens, logprobs, [why] * 2)
+    assert f"1 × 16 tokens, 128 positions: {why}" in str(here.report()).splitlines()
+    assert len(children) == 1
+
+
+def test_a_child_with_other_settings_compiles_nothing(
+    children: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlx_xla.generation.model.STEPPED", 1 << 31)
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
+    with jax.default_device(jax.devices()[0]):  # not a text that a child could be told
+        _, _, where = said(model)
+    assert where == [
+        "compiled in this process: a child was started, and its program would differ: settings"
+    ]
+    assert len(children) == 1
+    assert [*(tmp_path / "folders").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "seconds", "why"),
+    [
+        ("echo first; echo no room >&2; exit 3", 600.0, "the child ended with code 3: no room"),
+        ("exit 0", 600.0, "the child ended with code 0"),
+        ("exec sleep 60", 0.0, "the child took more than 0 s"),
+        ('touch "$4/0.made"', 600.0, "what the child made does not load"),
+    ],
+)
+def test_a_child_that_fails_is_told(
+    body: str,
+    seconds: float,
+    why: str,
+    children: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlx_xla.generation.model.STEPPED", 1 << 31)
+    monkeypatch.setattr(compiling, "SECONDS", seconds)
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
+    python(monkeypatch, tmp_path, body)
+    _, _, where = said(model)
+    assert where == [f"compiled in this process: {why}"]
+    (child,) = children
+    assert child.returncode is not None
+    assert [*(tmp_path / "folders").iterdir()] == []
+
+
+def test_where_no_child_is_started(
+    children: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng)
+
+    def why(wanted: bool | None) -> str | None:
+        model = LanguageModel(path, compile_in_child=wanted)
+        programs = model._programs
+        store = programs._store()
+        key = (1, 1, 128, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(compiling, "_Child", _Refused)
+            assert programs._maker.program(programs, store, "llama", [key]) is None
+        return programs.where()[1, 1, 128].removeprefix("compiled in this process: ")
+
+    size = LanguageModel(path).packed_bytes / 2**20
+    assert why(None) == f"a child does not pay for {size:.1f} MiB of weights"
+    assert why(True) == "no child can be started: [Errno 11] too many processes"
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling, "PAYS", (0, 1 << 30))
+        assert why(None) == "it has loaded what traces"
+        patch.delitem(sys.modules, compiling.TRACER)
+        assert why(None) == "no child can be started: [Errno 11] too many processes"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "")
+        assert why(True) == "this Python has no program file"
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling.jax_client, "backend_platforms", lambda: ["cuda", "cpu"])
+        assert why(True) == "a child could take an accelerator from this process"
+    with monkeypatch.context() as patch:
+        patch.setattr("rlx_xla.generation.ready._sources", lambda: None)
+        assert why(True) == "sources are newer than this process"
+    monkeypatch.setenv("RLX_VERBOSE", "1")
+    assert why(True) == "options ask for what only a compile shows"
+    assert compiling.ProgramMaker("tpu", True)._problem(1 << 26) == "tpu belongs to one process"
+    assert children == []
+
+
+def test_a_stream_that_is_left_ends_the_child(
+    children: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
+    monkeypatch.setattr(sys, "executable", _slow(tmp_path))
+    stream = model.stream(PROMPT, max_tokens=4)
+    next(stream)
+    stream.close()
+    (child,) = children
+    assert child.returncode is not None
+    assert [*(tmp_path / "folders").iterdir()] == []
+
+
+class _Refused:
+    """A child for which there is no process."""
+
+    def __init__(self, *args: Any) -> None:
+        raise OSError(11, "too many processes")
+
+
+def _slow(tmp_path: Path) -> str:
+    """Python, which after the first program goes on for a minute."""
+    script = tmp_path / "slow"
+    script.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\nexec sleep 60\n')
+    script.chmod(0o755)
+    return str(script)
