@@ -52,7 +52,9 @@ class DecoderConfig:
             that their last bit does not depend on the order of sums, nor what is rounded to
             integers after them.
         span: most positions of the caches that attention looks at at once (`decoder.span_for`).
-        sums: attention of one token is sums of products, as `decoder_step` says.
+        sums: a step over one token is written for devices that run it as one graph: attention is
+            sums of products (`decoder_step`), values have positions last in the caches
+            (`decoder.cache_shapes`), and means are taken after products (`decoder.Normed`).
     """
 
     architecture: str

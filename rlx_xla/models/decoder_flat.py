@@ -121,27 +121,32 @@ def _joined(matrices: dict[str, Any], join: Join) -> dict[str, Any]:
         for run in _runs(matrices, names):
             if len(run) > 1:
                 parts = [made.pop(name) for name in run]
-                codes = join([part.codes for part in parts])
-                made[",".join(run)] = PackedWeight(codes, parts[0].scheme, parts[0].inputs)
+                if isinstance(parts[0], PackedWeight):
+                    codes = join([part.codes for part in parts])
+                    whole = PackedWeight(codes, parts[0].scheme, parts[0].inputs)
+                else:
+                    whole = join(parts)
+                made[",".join(run)] = whole
     return made
 
 
 def _runs(matrices: Mapping[str, Any], names: Sequence[str]) -> list[list[str]]:
-    """Names one after another whose matrices are packed alike."""
+    """Names one after another whose matrices are of one kind."""
     runs: list[list[str]] = []
     for name in names:
-        before = matrices[runs[-1][-1]] if runs else None
-        weight = matrices[name]
-        alike = (
-            isinstance(weight, PackedWeight)
-            and isinstance(before, PackedWeight)
-            and (weight.scheme, weight.inputs) == (before.scheme, before.inputs)
-        )
-        if alike:
+        kind = _kind(matrices[name])
+        if runs and kind is not None and kind == _kind(matrices[runs[-1][-1]]):
             runs[-1].append(name)
         else:
             runs.append([name])
     return runs
+
+
+def _kind(weight: Any) -> Any:
+    """What matrices have in common whose rows can be those of one; None for those that stay."""
+    if isinstance(weight, PackedWeight):
+        return weight.scheme, weight.inputs
+    return None if isinstance(weight, MlxWeight) else str(weight.dtype)
 
 
 def _is_matrix(weight: Any) -> bool:

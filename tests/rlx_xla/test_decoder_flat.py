@@ -16,6 +16,10 @@ pytest.importorskip("tokenizers")
 import jax.numpy as jnp  # noqa: E402  (after importorskip)
 
 from rlx.quant import open_gguf  # noqa: E402
+from rlx_xla.generation import sampling  # noqa: E402
+from rlx_xla.generation.model import CHUNKS, LanguageModel  # noqa: E402
+from rlx_xla.generation.programs import Programs  # noqa: E402
+from rlx_xla.generation.sampling import SamplingOptions  # noqa: E402
 from rlx_xla.models import decoder, decoder_flat, decoder_loop  # noqa: E402
 from rlx_xla.models.decoder_config import read_config  # noqa: E402
 from rlx_xla.models.decoder_flat import flat_params  # noqa: E402
@@ -23,10 +27,17 @@ from rlx_xla.models.decoder_params import load_params, vocabulary_size  # noqa: 
 from rlx_xla.models.packed import unpacked  # noqa: E402
 from tests.rlx_xla import tiny_gguf  # noqa: E402
 
-LAYERS = 3
+LAYERS = 2
+BURST = 3
 FAMILIES = (
     ("llama", "gpt2", 0, ()), ("qwen2", "gpt2", 0, ("Q4_0", "Q8_0")), ("gemma3", "llama", 8, ()),
 )  # fmt: skip
+
+
+def opened(path: Path) -> tuple[Any, Any]:
+    file = open_gguf(path)
+    config = read_config(file.metadata, vocabulary=vocabulary_size(file))
+    return config, load_params(file, config)
 
 
 def joined(parts: Any) -> Any:
@@ -46,9 +57,7 @@ def test_it_says_what_the_layers_say(
         tmp_path / "m.gguf", rng, architecture=architecture, vocabulary=vocabulary, window=window,
         layers=LAYERS, downs=downs,
     )  # fmt: skip
-    file = open_gguf(path)
-    config = read_config(file.metadata, vocabulary=vocabulary_size(file))
-    params = load_params(file, config)
+    config, params = opened(path)
     flat = flat_params(params, joined)
     assert flat is not None
     ids = rng.integers(0, config.vocabulary, (2, 12), dtype=np.int32)
@@ -76,3 +85,133 @@ def test_it_says_what_the_layers_say(
     seen = np.arange(12)[None] >= np.asarray(start)[:, None]
     wanted = np.asarray(whole(ids))[seen]
     np.testing.assert_allclose(np.concatenate(found, axis=1)[seen], wanted, rtol=1e-4, atol=2e-4)
+
+
+def flattened(model: LanguageModel) -> LanguageModel:
+    """The same model as a GPU would run it, on the CPU."""
+    model.config = replace(model.config, sums=True)
+    model._programs = Programs(
+        model._session, model.config, model._params, jnp.float32, flat=True, burst=BURST
+    )
+    return model
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, LanguageModel]:
+    path = tiny_gguf.write(
+        tmp_path_factory.mktemp("flat") / "m.gguf", np.random.default_rng(), layers=1
+    )
+    plain = LanguageModel(path, inputs="exact")
+    return plain, flattened(LanguageModel(path, inputs="exact"))
+
+
+DRAWN = SamplingOptions(temperature=0.9, top_k=9, top_p=0.95, min_p=0.01, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "options"),
+    [
+        ("the a the", 1, None),
+        ("the a the", 7, DRAWN),
+        ("a the " * 12, 6, SamplingOptions(repetition_penalty=1.3)),
+        (["the a", "a the the a"], 5, None),
+    ],
+)
+def test_bursts_choose_the_same_tokens(
+    models: tuple[LanguageModel, LanguageModel],
+    prompts: Any,
+    tokens: int,
+    options: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, _ = models
+    for model in models:
+        monkeypatch.setattr(model.tokenizer, "ends", frozenset())
+    wanted, found = (m.generate(prompts, max_tokens=tokens, sampling=options) for m in models)
+    for one, other in zip(wanted, found, strict=True):
+        assert (one.tokens, one.text, one.reason) == (other.tokens, other.text, other.reason)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-3)
+    assert models[0].timings.new_tokens == models[1].timings.new_tokens
+    # The call that takes a short prompt's last token goes on with what it chose.
+    longest = max(len(plain.tokenizer.encode(p)) for p in texts_of(prompts))
+    at_once = BURST - (longest - 1) % BURST if longest <= CHUNKS[0] else 1
+    firsts = [m.timings.first_tokens for m in models]
+    assert firsts == [len(wanted), len(wanted) * min(tokens, at_once)]
+
+
+def texts_of(prompts: Any) -> list[str]:
+    return [prompts] if isinstance(prompts, str) else prompts
+
+
+def test_a_burst_that_ends_early_leaves_caches_that_count(
+    models: tuple[LanguageModel, LanguageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, flat = models
+    monkeypatch.setattr(plain.tokenizer, "ends", frozenset())
+    (first,) = plain.generate("the a the", max_tokens=7)
+    for model in models:
+        monkeypatch.setattr(model.tokenizer, "ends", frozenset({first.tokens[4]}))
+    for prompt in ("the a the", "the a the a the", "the a the"):
+        tokens = [
+            [t.id for t in model.stream(prompt, max_tokens=7, reuse=True)] for model in models
+        ]
+        assert tokens[0] == tokens[1]
+        assert flat._held is not None
+        held = flat._held
+        # All that the caches hold is known, also what nobody asked for.
+        assert len(held.ids) == int(np.asarray(held.state.offset)) - held.start
+    assert plain._held is not None
+    assert len(flat._held.ids) > len(plain._held.ids)
+
+
+def test_matrices_of_one_input_and_kind_are_one(tmp_path: Path, rng: np.random.Generator) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng, layers=2, downs=("Q4_0", "Q8_0"))
+    _, params = opened(path)
+    first, second = params["layers"]
+    first["up"] = replace(first["up"], inputs="int8")
+    flat = flat_params(params, joined)
+    assert flat is not None
+    made = flat["layers"]["matrices"]
+    assert list(made[0]) == ["output", "gate", "up", "down", "query,key,value"]
+    assert list(made[1]) == ["output", "down", "query,key,value", "gate,up"]
+    parts = [second[name].codes for name in ("query", "key", "value")]
+    np.testing.assert_array_equal(made[1]["query,key,value"].codes, np.concatenate(parts))
+    second["attention_norm"] = second["attention_norm"][:3]
+    assert flat_params(params, joined) is None
+
+
+def test_arrays_of_one_dtype_are_one_too(tmp_path: Path, rng: np.random.Generator) -> None:
+    _, params = opened(tiny_gguf.write(tmp_path / "m.gguf", rng, layers=1))
+    numbers = unpacked(params)
+    numbers["layers"][0]["key"] = numbers["layers"][0]["key"].astype(np.float16)
+    flat = flat_params(numbers, joined)
+    assert flat is not None
+    assert sorted(flat["layers"]["matrices"][0]) == [
+        "down", "gate,up", "key", "output", "query", "value"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_limits_do_not_depend_on_the_bits_of_a_look(bits: int, rng: np.random.Generator) -> None:
+    logits = rng.normal(size=(5, 333)).astype(np.float32)
+    logits[:, 7:40] = logits[:, 3:4]  # ties
+    logits[2] = -np.abs(logits[2])
+    for top_k, top_p, min_p in ((0, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.7, 0.0), (50, 0.4, 0.1)):
+        options = SamplingOptions(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p)
+        given = (jnp.asarray(logits), jnp.asarray(options.array()))
+        with jax.numpy_rank_promotion("allow"):
+            wanted, found = (sampling._least(*given, size) for size in (1, bits))
+        np.testing.assert_array_equal(np.asarray(wanted), np.asarray(found))
+
+
+def test_a_step_has_nothing_that_interrupts_a_graph(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng, layers=LAYERS))
+    config = replace(model.config, wide=False, sums=True)
+    programs = Programs(model._session, config, model._params, jnp.float32, flat=True)
+    for greedy in (True, False):
+        traced = programs._traced(1, 1, decoder.BLOCK, greedy)
+        ops = [n.op.op_name for graph in traced.graph.all_graphs() for n in graph.nodes()]
+        assert not {"dot_general", "matmul", "cond", "while", "scan"} & set(ops)
+        assert sum(op.startswith("dequant_matmul") for op in ops) in (4 + 1, 4 * LAYERS + 1)
