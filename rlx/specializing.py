@@ -128,7 +128,8 @@ class Planner:
     @property
     def is_plain(self) -> bool:
         """Whether every binding is compiled by putting its sizes into the graph."""
-        return self.buckets is None and self._template is None and not self._constraints
+        alone = self.buckets is None and self._template is None and not self._constraints
+        return alone and not self._graph.asked and not self._graph.keyed
 
     def declared(self) -> list[tuple[str, Shape]]:
         """Name and shape of each input; a function that can be traced anew takes any size."""
@@ -211,6 +212,8 @@ class Planner:
                 traced = self._timed("trace", template.at, binding)
                 if not self._is_same(traced.graph, traced.params, binding):
                     return self._traced(binding, f"another graph at {question}", traced)
+        else:
+            self._refuse_other_answers(binding)
         if self.buckets is None:
             if self._is_opaque and template is not None:
                 return self._traced(binding, "an opaque node is traced for these sizes")
@@ -244,6 +247,22 @@ class Planner:
                     f"output {output} is padded otherwise than the resident input {name!r}",
                 )
         return padded
+
+    def _refuse_other_answers(self, binding: Mapping[str, int]) -> None:
+        """Refuse sizes for which the traced function may do something else than the graph."""
+        graph = self._graph
+        found = next((dim for dim in graph.asked if _may_differ(dim, binding)), None)
+        if found is None and not graph.keyed:
+            return
+        dim = graph.keyed[0] if found is None else found
+        told = "not 0" if found is not None else "no key of what it looks sizes up in"
+        sizes = ", ".join(f"{name} = {binding[name]}" for name in dims.symbols(dim))
+        raise DimError(
+            f"DimError [asked]: sizes are required for which the graph is what the traced function "
+            f"does; the function was told that {dim} is {told}; got {sizes}. Trace it for these "
+            "sizes, or bind them (rlx.bind) to take the graph as it is.",
+            label="asked",
+        )
 
     def _refuse(self, why: str) -> None:
         if self._on_unsafe == "error" and self.buckets is not None:

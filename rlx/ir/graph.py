@@ -165,10 +165,16 @@ class Graph:
         params: values bound once by name.
         outputs: results in order; duplicates are allowed.
         effects: the last token of each effect chain.
+        asked: dims that the traced function was told are not 0 while symbols stood for sizes.
+            Where one is, the function may do something else than the graph; a compiled graph
+            refuses those sizes. Binding the sizes takes the graph as it is.
+        keyed: dims that the function looked up in dicts or sets, where symbols are not found. A
+            compiled graph refuses all their sizes.
     """
 
     __slots__ = (
-        "_fingerprint", "_inner", "_nodes", "effects", "inputs", "name", "outputs", "params"
+        "_fingerprint", "_inner", "_nodes", "asked", "effects", "inputs", "keyed", "name",
+        "outputs", "params",
     )  # fmt: skip
 
     name: str
@@ -176,6 +182,8 @@ class Graph:
     params: tuple[Value, ...]
     outputs: tuple[Value, ...]
     effects: tuple[Value, ...]
+    asked: tuple[DimExpr, ...]
+    keyed: tuple[DimExpr, ...]
 
     def __init__(
         self,
@@ -185,6 +193,8 @@ class Graph:
         effects: Iterable[Value] = (),
         *,
         name: str = "graph",
+        asked: Iterable[DimExpr] = (),
+        keyed: Iterable[DimExpr] = (),
     ) -> None:
         """Make a graph and check that it is one: acyclic, every leaf listed, names unique.
 
@@ -197,12 +207,16 @@ class Graph:
         put(self, "params", tuple(params))
         put(self, "outputs", tuple(outputs))
         put(self, "effects", tuple(effects))
+        put(self, "asked", tuple(asked))
+        put(self, "keyed", tuple(keyed))
         put(self, "_fingerprint", None)
         put(self, "_inner", None)
         findings: list[str] = []
         roots = (*self.inputs, *self.params, *self.outputs, *self.effects)
         put(self, "_nodes", _topological(roots, findings))
         findings += self._leaf_findings()
+        if self.asked or self.keyed:
+            findings += self._question_findings()
         if findings:
             raise VerifyError(findings)
 
@@ -318,6 +332,16 @@ class Graph:
         from rlx.show.model_explorer import to_model_explorer
 
         return to_model_explorer(self)
+
+    def _question_findings(self) -> list[str]:
+        known = self.symbols
+        return [
+            f"question {dim}: symbols of inputs and params are required "
+            f"({', '.join(known) or 'there are none'}); got {name!r}."
+            for dim in (*self.asked, *self.keyed)
+            for name in dim.polynomial.symbols
+            if name not in known
+        ]
 
     def _leaf_findings(self) -> list[str]:
         findings: list[str] = []

@@ -307,7 +307,10 @@ def _with_new(graph: Graph, new: Mapping[Value, Value]) -> Graph:
     effects = [new.get(v, v) for v in graph.effects]
     if tuple(outputs) == graph.outputs and tuple(effects) == graph.effects:
         return graph
-    return Graph(graph.inputs, graph.params, outputs, effects, name=graph.name)
+    return Graph(
+        graph.inputs, graph.params, outputs, effects, name=graph.name, asked=graph.asked,
+        keyed=graph.keyed,
+    )  # fmt: skip
 
 
 def _rebuilt(node: Node, new: Mapping[Value, Value], done: Mapping[Graph, Graph]) -> Node:

@@ -19,7 +19,8 @@ graph "example" {
 
 Graphs inside attributes come first, each once, and are referred to as ``@name``. A node of another
 version of its op than 1 is ``name.v2(…)``. ``where`` declares the bounds of symbols, which are ≥ 1
-otherwise (``b >= -inf``: no bound); ``effects %t`` names the last tokens. Attributes: ``true``,
+otherwise (``b >= -inf``: no bound); ``asked <batch-5>`` and ``keyed <batch>`` tell what a traced
+function asked of sizes (`Graph`); ``effects %t`` names the last tokens. Attributes: ``true``,
 ``3``, ``1.5``, ``nan``, ``"text"``, ``x"00ff"`` or ``b64"…"`` (bytes), ``none``, ``Class.MEMBER``,
 ``f32`` (a dtype), ``<b*2>`` (a symbolic dim), ``f32[2] [1.0, 2.0]`` (an array), ``@graph``, and
 tuples ``(1, (2,), ())``. Those equal to their default are left out, and so are live objects.
@@ -137,6 +138,9 @@ def _lines(graph: Graph, names: dict[int, str], locations: bool) -> Iterator[str
     ]
     if where:
         yield f"  where {', '.join(where)}"
+    for word, dims in (("asked", graph.asked), ("keyed", graph.keyed)):
+        if dims:
+            yield f"  {word} {', '.join(f'<{dim}>' for dim in dims)}"
     values = _node_names(graph)
     for node in graph.nodes():
         place = _location(node.location) if locations else ""

@@ -99,6 +99,8 @@ class _Parser:
         scan.sign("{")
         if scan.word("where"):
             self.where()
+        asked = self.questions("asked")
+        keyed = self.questions("keyed")
         while not scan.word("return"):
             if scan.kind == "value":
                 self.node()
@@ -114,7 +116,9 @@ class _Parser:
             effects = self.operands()
         scan.sign("}")
         try:
-            graph = Graph(self.inputs, self.params, outputs, effects, name=name)
+            graph = Graph(
+                self.inputs, self.params, outputs, effects, name=name, asked=asked, keyed=keyed
+            )
         except VerifyError as error:
             scan.fail(f"a graph is required; {'; '.join(error.findings)}", start, error)
         if len(graph.nodes()) != len(self.values):
@@ -153,6 +157,17 @@ class _Parser:
         except RlxError as error:
             scan.fail(str(error), start, error)
         self.reader.start_graph(symbols)
+
+    def questions(self, word: str) -> list[dims.DimExpr]:
+        """Read the dims after a word, where it stands here."""
+        scan = self.scan
+        found: list[dims.DimExpr] = []
+        more = scan.word(word)
+        while more:
+            scan.advance()
+            found.append(self.reader.dim())
+            more = scan.at(",")
+        return found
 
     def bound(self, sign: str) -> int | None:
         scan = self.scan

@@ -101,6 +101,16 @@ class ValueReader:
         except RlxError as error:
             self.scan.fail(str(error), start, error)
 
+    def dim(self) -> DimExpr:
+        """Read a dim with symbols, such as ``<n-5>``."""
+        scan = self.scan
+        token, start = scan.token, scan.start
+        found = self._dim(token[1:-1], start) if scan.kind == "dim" else None
+        if not isinstance(found, DimExpr):
+            scan.expected("a dim with symbols, such as <n-5>,")
+        scan.advance()
+        return found
+
     def _dim(self, text: str, start: int) -> int | DimExpr:
         try:
             return dims.parse(text, self.symbols)

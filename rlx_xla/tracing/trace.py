@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from rlx import dims
+from rlx.dims import DimExpr
 from rlx.dims.constraints import Constraint, constraints_of
 from rlx.dtypes import as_dtype
 from rlx.errors import RunError, TraceError, did_you_mean
@@ -22,7 +23,7 @@ from rlx.sharding import adopt
 from rlx.signature import Signature
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
-from rlx_xla._jax_compat.symbolic import questions
+from rlx_xla._jax_compat.symbolic import Questions, questions
 from rlx_xla.tracing.arguments import (
     Arguments,
     argument_names,
@@ -72,9 +73,10 @@ def trace(
 
     A comparison that is false for a symbol (``n == 5``), or a size looked up in a dict or a set,
     stops no trace. What is returned knows of such questions, and compiled it traces anew for the
-    sizes whose answer is another. Its ``graph`` alone does not, nor what ``rlx.save`` writes of it:
-    such a graph is what the function does for sizes that none of its questions singles out
-    (``traced.template.asked``, ``traced.template.keyed``).
+    sizes whose answer is another. Its ``graph`` alone, and what ``rlx.save`` writes of it, is what
+    the function does for sizes that none of its questions singles out (``graph.asked``,
+    ``graph.keyed``): compiled, it refuses sizes whose answer is or may be another, and ``rlx.bind``
+    takes it as it is.
 
     Args:
         fn: any function that ``jax.jit`` takes.
@@ -145,7 +147,26 @@ def trace(
         tuple(dims.parse(text, free) for text in dict.fromkeys(texts))
         for texts in (asked.differences, asked.keys)
     )
-    return dataclasses.replace(made, template=template)
+    return dataclasses.replace(made, graph=_with_questions(made.graph, asked), template=template)
+
+
+def _with_questions(graph: Graph, found: Questions) -> Graph:
+    """The graph, with what the function asked of sizes."""
+    shapes = [d for v in (*graph.inputs, *graph.params) for d in v.type.shape]
+    known = {
+        name: dims.symbol(name, symbol.lower, symbol.upper)
+        for name, symbol in dims.declarations(shapes).items()
+    }
+    asked, keyed = (
+        [d for d in (dims.parse(t, known) for t in dict.fromkeys(texts)) if isinstance(d, DimExpr)]
+        for texts in (found.differences, found.keys)
+    )
+    if not asked and not keyed:
+        return graph
+    return Graph(
+        graph.inputs, graph.params, graph.outputs, graph.effects, name=graph.name, asked=asked,
+        keyed=keyed,
+    )  # fmt: skip
 
 
 def captures_refs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -737,6 +737,49 @@ def test_sizes_that_are_looked_up_are_asked_again() -> None:
     assert ["n as a key" in reason for reason in reasons] == [False, True, True, False, True]
 
 
+def _asks(x: Any) -> Any:
+    n = x.shape[0]
+    return x * 2 if n == 5 else x * 3 if n % 3 else x
+
+
+@pytest.mark.parametrize("buckets", [None, {"n": [16]}])
+def test_a_saved_graph_refuses_sizes_whose_answer_is_another(tmp_path: Any, buckets: Any) -> None:
+    traced = rlx_xla.trace(_asks, "f32[n]")
+    rlx.save(traced.graph, tmp_path / "asks.rlx")
+    loaded = rlx.load(tmp_path / "asks.rlx")
+    assert traced.template is not None
+    assert list(map(str, loaded.asked)) == list(map(str, traced.template.asked)) == ["n - 5", "n%3"]
+    options = rlx.CompileOptions(buckets=buckets)
+    fresh = rlx.Session("cpu").compile(traced, options=options)
+    for graph in (loaded, traced.graph):
+        saved = rlx.Session("cpu").compile(graph, options=options)
+        for n in (2, 4, 5, 6, 7, 9, 11):
+            x = draw(n)
+            np.testing.assert_allclose(fresh(x), _asks(x), rtol=1e-6)
+            if n not in (5, 6, 9):
+                np.testing.assert_allclose(saved.run({"x": x})[0], _asks(x), rtol=1e-6)
+                continue
+            with pytest.raises(DimError) as caught:
+                saved.run({"x": x})
+            assert str(caught.value) == (
+                "DimError [asked]: sizes are required for which the graph is what the traced "
+                f"function does; the function was told that {'n - 5' if n == 5 else 'n%3'} is not "
+                f"0; got n = {n}. Trace it for these sizes, or bind them (rlx.bind) to take the "
+                "graph as it is."
+            )
+    bound = rlx.Session("cpu").compile(rlx.bind(loaded, {"n": 5}))
+    np.testing.assert_allclose(bound.run({"x": draw(5)})[0], draw(5) * 3, rtol=1e-6)
+
+
+def test_a_saved_graph_refuses_sizes_that_were_looked_up(tmp_path: Any) -> None:
+    traced = rlx_xla.trace(lambda x: x * {3: 2.0}.get(x.shape[0], 1.0), "f32[n]")
+    rlx.save(traced.graph, tmp_path / "keyed.rlx")
+    loaded = rlx.load(tmp_path / "keyed.rlx")
+    assert [str(dim) for dim in loaded.keyed] == ["n"]
+    with pytest.raises(DimError, match="told that n is no key of what it looks sizes up in; got n"):
+        rlx.Session("cpu").compile(loaded).run({"x": draw(4)})
+
+
 def test_what_jax_itself_looks_up_is_no_question() -> None:
     def plain(x: Any) -> Any:
         y = jnp.einsum("bn,bn->b", jnp.sin(x), jnp.zeros(x.shape))

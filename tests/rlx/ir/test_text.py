@@ -334,3 +334,34 @@ def test_names_of_dtypes() -> None:
             assert parse(f'graph "g" {{ input %x "x": {label}[2] return %x }}').inputs[
                 0
             ].type == TensorType(BY_LABEL[label], (2,))
+
+
+def test_what_a_traced_function_asked_of_sizes() -> None:
+    n, m = dims.symbol("n", 2), dims.symbol("m")
+    leaf = Input(name="x", dtype=F32, shape=(n, m))()
+    graph = Graph([leaf], (), [Neg()(leaf)], asked=[n - 5, n - 2 * m], keyed=[m])
+    lines = str(graph).split("\n")
+    assert lines[1:4] == ["  where n >= 2", "  asked <n - 5>, <-2*m + n>", "  keyed <m>"]
+    read = round_trip(graph)
+    assert (read.asked, read.keyed) == (graph.asked, graph.keyed)
+    plain = Graph([leaf], (), [Neg()(leaf)])
+    assert "asked" not in str(plain)
+    assert same(read, plain)  # a question is no part of what a graph computes
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("  asked 5", "a dim with symbols, such as <n-5>, is required"),
+        ("  asked <5>", "a dim with symbols, such as <n-5>, is required"),
+        ("  keyed", "a dim with symbols, such as <n-5>, is required"),
+        (
+            "  asked <n - 5>",
+            "question n - 5: symbols of inputs and params are required (there are none); got 'n'",
+        ),
+        ("  keyed <n>\n  asked <n>", "'input', 'param', '%value = op(…)' or 'return' is required"),
+    ],
+)
+def test_questions_that_are_none(line: str, message: str) -> None:
+    text = f'graph "g" {{\n{line}\n  input %x "x": f32[4]\n  return %x\n}}'
+    assert message in str(refused(text))
