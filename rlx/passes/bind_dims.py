@@ -123,7 +123,15 @@ def _bind_one(graph: Graph, sizes: Mapping[str, Dim], done: Mapping[int, Graph])
         [new.get(v, v) for v in graph.outputs],
         [new.get(v, v) for v in graph.effects],
         name=graph.name,
+        asked=_left(graph.asked, sizes),
+        keyed=_left(graph.keyed, sizes),
     )
+
+
+def _left(questions: Sequence[DimExpr], sizes: Mapping[str, Dim]) -> list[DimExpr]:
+    """Questions about symbols that stay; whoever binds the others takes the graph as it is."""
+    bound = [dims.substitute(dim, sizes) for dim in questions]
+    return [dim for dim in bound if isinstance(dim, DimExpr)]
 
 
 def _bind_attribute(value: Any, sizes: Mapping[str, Dim], done: Mapping[int, Graph]) -> Any:

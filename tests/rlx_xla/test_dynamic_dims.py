@@ -771,6 +771,19 @@ def test_a_saved_graph_refuses_sizes_whose_answer_is_another(tmp_path: Any, buck
     np.testing.assert_allclose(bound.run({"x": draw(5)})[0], draw(5) * 3, rtol=1e-6)
 
 
+def test_a_graph_of_some_sizes_refuses_the_others() -> None:
+    def asks(x: Any) -> Any:
+        b, n = x.shape
+        return x * 2 if b * n == 12 else x + 1 if b == 2 else x
+
+    graph = rlx.bind(rlx_xla.trace(asks, "f32[b, n]").graph, {"b": 2})
+    assert [str(dim) for dim in graph.asked] == ["2*n - 12"]
+    compiled = rlx.Session("cpu").compile(graph)
+    np.testing.assert_array_equal(compiled.run({"x": draw(2, 5)})[0], draw(2, 5))
+    with pytest.raises(DimError, match=r"told that 2\*n - 12 is not 0; got n = 6\."):
+        compiled.run({"x": draw(2, 6)})
+
+
 def test_a_saved_graph_refuses_sizes_that_were_looked_up(tmp_path: Any) -> None:
     traced = rlx_xla.trace(lambda x: x * {3: 2.0}.get(x.shape[0], 1.0), "f32[n]")
     rlx.save(traced.graph, tmp_path / "keyed.rlx")
