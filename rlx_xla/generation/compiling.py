@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, final
@@ -84,20 +85,24 @@ class ProgramMaker:
         key = keys[0]
         why = self._problem(programs.weight_bytes) or store.problem()
         if why is None:
-            began = time.perf_counter()
+            began, found = time.perf_counter(), None
             try:
                 child = self._child_for(programs, store, keys)
                 why = child.wait(key)
-                found = None if why is not None else store.load(name, key, child.cache)
+                if why is None:
+                    found = store.load(name, key, child.cache)
+                    why = "what the child made does not load"
+                if found is not None:
+                    store.adopt(key, child.cache)
             except OSError as error:
-                why, found = f"no child can be started: {error}", None
-            if found is not None and self._child is not None:
-                store.adopt(key, self._child.cache)
+                why = f"no child can be started: {error}"
+            finally:
+                if found is None:  # after an interrupt too
+                    self.close()
+            if found is not None:
                 seconds = time.perf_counter() - began
                 self.made[key] = f"compiled by a child process, {seconds:.1f} s"
                 return found
-            why = why or "what the child made does not load"
-            self.close()
         self.made[key] = f"compiled in this process: {why}"
         return None
 
@@ -167,6 +172,8 @@ class _Child:
         except OSError:
             self._folder.cleanup()
             raise
+        # Also when nobody holds it any more, and when this process ends.
+        self._finish = weakref.finalize(self, _finish, self._process, self._folder)
 
     def wait(self, key: Any) -> str | None:
         """Wait until a program is there; return why it will not be, or None."""
@@ -181,10 +188,7 @@ class _Child:
 
     def close(self) -> None:
         """End it, and delete what it left."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._folder.cleanup()
+        self._finish()
 
     def _end(self) -> str:
         """Why it ended."""
@@ -194,6 +198,13 @@ class _Child:
         log = (self._place / "log").read_text(encoding="utf-8", errors="replace")
         last = "".join(log.strip().splitlines()[-1:])[:200]
         return f"the child ended with code {self._process.returncode}{': ' * bool(last)}{last}"
+
+
+def _finish(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    folder.cleanup()
 
 
 def _settings() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,13 @@ def said(model: LanguageModel) -> tuple[list[int], list[float], list[str]]:
     return found.tokens, found.logprobs, [*model._programs.where().values()]
 
 
+def asked(model: LanguageModel) -> str:
+    """What is said of the program of a step, which is not compiled in this process."""
+    programs, key = model._programs, (1, 1, 128, True)
+    programs._maker.program(programs, programs._store(), "llama", [key])
+    return programs.where()[key[:3]]
+
+
 def test_one_child_makes_all_programs(
     children: list[subprocess.Popen[bytes]],
     tmp_path: Path,
@@ -104,15 +112,12 @@ def test_a_child_with_other_settings_compiles_nothing(
     children: list[subprocess.Popen[bytes]],
     tmp_path: Path,
     rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rlx_xla.generation.model.STEPPED", 1 << 31)
     model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
     with jax.default_device(jax.devices()[0]):  # not a text that a child could be told
-        _, _, where = said(model)
-    assert where == [
-        "compiled in this process: a child was started, and its program would differ: settings"
-    ]
+        where = asked(model)
+    why = "a child was started, and its program would differ: settings"
+    assert where == f"compiled in this process: {why}"
     assert len(children) == 1
     assert [*(tmp_path / "folders").iterdir()] == []
 
@@ -135,12 +140,10 @@ def test_a_child_that_fails_is_told(
     rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rlx_xla.generation.model.STEPPED", 1 << 31)
     monkeypatch.setattr(compiling, "SECONDS", seconds)
     model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
     python(monkeypatch, tmp_path, body)
-    _, _, where = said(model)
-    assert where == [f"compiled in this process: {why}"]
+    assert asked(model) == f"compiled in this process: {why}"
     (child,) = children
     assert child.returncode is not None
     assert [*(tmp_path / "folders").iterdir()] == []
@@ -154,15 +157,11 @@ def test_where_no_child_is_started(
 ) -> None:
     path = tiny_gguf.write(tmp_path / "m.gguf", rng)
 
-    def why(wanted: bool | None) -> str | None:
+    def why(wanted: bool | None) -> str:
         model = LanguageModel(path, compile_in_child=wanted)
-        programs = model._programs
-        store = programs._store()
-        key = (1, 1, 128, None)
         with monkeypatch.context() as patch:
             patch.setattr(compiling, "_Child", _Refused)
-            assert programs._maker.program(programs, store, "llama", [key]) is None
-        return programs.where()[1, 1, 128].removeprefix("compiled in this process: ")
+            return asked(model).removeprefix("compiled in this process: ")
 
     size = LanguageModel(path).packed_bytes / 2**20
     assert why(None) == f"a child does not pay for {size:.1f} MiB of weights"
@@ -199,6 +198,35 @@ def test_a_stream_that_is_left_ends_the_child(
     next(stream)
     stream.close()
     (child,) = children
+    assert child.returncode is not None
+    assert [*(tmp_path / "folders").iterdir()] == []
+
+
+@pytest.mark.parametrize("leave", ["interrupt", "forget"])
+def test_no_child_outlives_its_maker(
+    leave: str,
+    children: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
+    python(monkeypatch, tmp_path, "exec sleep 60")
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling._Child, "wait", interrupt)
+        if leave == "forget":
+            patch.setattr(compiling.ProgramMaker, "close", lambda self: None)
+        with pytest.raises(KeyboardInterrupt):
+            model.generate(PROMPT, max_tokens=4)
+    (child,) = children
+    if leave == "forget":
+        assert child.returncode is None
+        del model
+        gc.collect()
     assert child.returncode is not None
     assert [*(tmp_path / "folders").iterdir()] == []
 
