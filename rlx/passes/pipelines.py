@@ -89,6 +89,8 @@ def mir_pipeline(options: CompileOptions) -> Pipeline:
         EliminateCommonSubexpressions(),
         # After canonicalize, which makes counters plain; before recognition, which takes scans.
         StreamLoops(),
+        # Before recognition: a cell that stacks what nobody reads is one all the same.
+        *((EliminateDeadCode(),) if options.dce else ()),
         # After elimination, which makes the parts of a pattern the same node; before folding and
         # Specialize, which take patterns apart.
         *(() if options.fusion_opts.skip_fusion else (Recognize(),)),

@@ -34,6 +34,7 @@ class Way:
         hostile: whether Inf and NaN are among the drawn inputs.
         scores: whether the first two arguments are queries and keys.
         units: the units that are counted; None for any.
+        depth: patterns and steps in a row, whose roundings add up.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Way:
     hostile: bool = True
     scores: bool = False
     units: dict[str, int] | None = None
+    depth: int = 1
 
     def __str__(self) -> str:
         return self.name

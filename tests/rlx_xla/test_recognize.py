@@ -13,7 +13,13 @@ import pytest
 import rlx
 import rlx_xla
 from rlx.ir.graph import Graph
-from rlx.passes import Canonicalize, EliminateCommonSubexpressions, InlineCalls, Recognize
+from rlx.passes import (
+    Canonicalize,
+    EliminateCommonSubexpressions,
+    EliminateDeadCode,
+    InlineCalls,
+    Recognize,
+)
 from rlx.passes.base import PassContext
 from rlx.passes.stream_loops import StreamLoops
 from rlx.recognition_report import RecognitionReport
@@ -27,6 +33,8 @@ from tests.rlx_xla.recognize_heads import WAYS as HEAD_WAYS
 from tests.rlx_xla.recognize_layers import LOOKALIKES as LAYER_LOOKALIKES
 from tests.rlx_xla.recognize_layers import UNITS
 from tests.rlx_xla.recognize_layers import WAYS as LAYER_WAYS
+from tests.rlx_xla.recognize_libraries import LOOKALIKES as LIBRARY_LOOKALIKES
+from tests.rlx_xla.recognize_libraries import WAYS as LIBRARY_WAYS
 from tests.rlx_xla.recognize_loops import LOOKALIKES as LOOP_LOOKALIKES
 from tests.rlx_xla.recognize_loops import WAYS as LOOP_WAYS
 from tests.rlx_xla.recognize_losses import LOOKALIKES as LOSS_LOOKALIKES
@@ -56,6 +64,7 @@ ALL_WAYS = [
     *LOOP_WAYS,
     *SEQUENCE_WAYS,
     *RECURRENCE_WAYS,
+    *LIBRARY_WAYS,
     *UNITS,
 ]
 ALL_LOOKALIKES = [
@@ -71,10 +80,17 @@ ALL_LOOKALIKES = [
     *LOOP_LOOKALIKES,
     *SEQUENCE_LOOKALIKES,
     *RECURRENCE_LOOKALIKES,
+    *LIBRARY_LOOKALIKES,
 ]
 CELLS = ("lstm", "gru", "rnn")
 LOOPS = ("selective_scan", "gated_delta_net", *CELLS)
-STEPS_BEFORE = (InlineCalls(), Canonicalize(), EliminateCommonSubexpressions(), StreamLoops())
+STEPS_BEFORE = (
+    InlineCalls(),
+    Canonicalize(),
+    EliminateCommonSubexpressions(),
+    StreamLoops(),
+    EliminateDeadCode(),
+)
 STEPS = 6
 """Steps of the loops among the ways, whose roundings add up."""
 
@@ -208,7 +224,7 @@ def _assert_as_good(source: Any, found: Any, exact: Any, way: Way, scores: float
     ulp = float(jnp.finfo(dtype).eps) * max(largest, float(jnp.finfo(dtype).tiny))
     errors = (np.abs(values[finite] - exact).max() for values in (source, found))
     from_source, from_found = errors
-    steps = STEPS if any(name in way.counts for name in LOOPS) else 1
+    steps = max(way.depth, STEPS if any(name in way.counts for name in LOOPS) else 1)
     if any(name in way.counts for name in CELLS):  # small states come of sums that are not
         ulp = max(ulp, float(jnp.finfo(dtype).eps))
     assert from_found <= from_source + 2 * ulp * scores * steps

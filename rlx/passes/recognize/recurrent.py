@@ -12,6 +12,7 @@ from rlx.ops.arithmetic import Add, Max, Mul, Sub
 from rlx.ops.control_flow import Scan
 from rlx.ops.convert import Convert
 from rlx.ops.dot import DotGeneral
+from rlx.ops.indexing import DynamicSlice, GatherGeneral
 from rlx.ops.sequence import Gru, Lstm, Rnn
 from rlx.ops.sequence.loops import leaf
 from rlx.ops.shape import Concatenate, Narrow, Reshape, Reverse, Slice, Split, Transpose
@@ -46,6 +47,8 @@ def recurrent(search: Search, node: Node) -> Match | None:
     stays = masked if isinstance(masked, Masked) else None
     op = whole if stays is None else cast("Scan", stays.node.op)
     if not _carries_a_state(op):
+        return None
+    if len(op.body.inputs) == op.num_consts + op.num_carry and not _reads_rows(op):
         return None
     why = masked if isinstance(masked, str) else _unfit(op)
     if why:
@@ -115,6 +118,13 @@ def _carries_a_state(op: Scan) -> bool:
             if carried and summed == (dot.inputs[index].rank - 1,):
                 return any(isinstance(n.op, Tanh | Logistic | Max) for n in op.body.nodes())
     return False
+
+
+def _reads_rows(op: Scan) -> bool:
+    """Whether each step reads a part of a constant where a number of its own says."""
+    consts = op.body.inputs[: op.num_consts]
+    return any(isinstance(node.op, DynamicSlice | GatherGeneral) and node.inputs[0] in consts
+               for node in op.body.nodes())  # fmt: skip
 
 
 def _unfit(op: Scan) -> str:
