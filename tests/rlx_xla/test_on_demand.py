@@ -36,6 +36,16 @@ assert rlx_xla.tracing.trace.__name__ == "rlx_xla.tracing.trace"
 """
 
 
+def test_what_kernels_of_others_are_made_of_stands_in_one_place() -> None:
+    from rlx_xla import kernels
+
+    assert set(kernels._LAZY) <= set(dir(kernels))
+    for name, home in kernels._LAZY.items():
+        assert getattr(kernels, name) is getattr(importlib.import_module(home), name)
+    with pytest.raises(AttributeError, match=r"module 'rlx_xla\.kernels' has no attribute 'Ffi'"):
+        _ = kernels.Ffi
+
+
 def test_every_public_name_is_found() -> None:
     assert len(PUBLIC) > 15
     assert set(PUBLIC) <= set(dir(rlx_xla))
