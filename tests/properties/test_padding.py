@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 import rlx
 from rlx import dims, ops
 from rlx.dtypes import DType
-from rlx.errors import DimError
+from rlx.errors import DimError, ShapeError
 from rlx.ir.graph import Graph, make_node
 from rlx.ir.op import Op
 from rlx.ir.operators import constant
+from rlx.ops.indexing import GatherGeneral, IndexMode, ScatterGeneral, ScatterKind
 from rlx.ops.io import Input
 from rlx.ops.random import RngAlgorithm, RngBitGenerator, RngNormal, RngUniform
 from rlx.passes.bind_dims import bind
@@ -223,3 +224,51 @@ def test_drawn_graphs_at_drawn_sizes(steps: list[str], data: Any) -> None:
         found = cut(y, padded.outputs[0], sizes, largest, wanted.shape)
         scale = float(np.abs(wanted).max(initial=1.0))
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6 * scale)
+
+
+def test_a_window_of_no_component_fits_in_x() -> None:
+    """Indices ``[3, 0]`` are three vectors that move nothing, so that three windows are read."""
+    op = GatherGeneral(
+        slice_sizes=(1, 3), offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=()
+    )
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_array_equal(op.evaluate(x, np.zeros((3, 0), np.int32)), [x[0]] * 3)
+    with pytest.raises(ShapeError, match=r"gather_general \[C7\]: slice sizes are required to be"):
+        op.infer(as_type("f32[4, 2]"), as_type("i32[3, 0]"))
+
+
+@pytest.mark.parametrize("mode", list(IndexMode))
+@pytest.mark.parametrize(("components", "dtype"), [(0, "i32"), (1, "u8"), (1, "i32")])
+def test_updates_that_are_padding_write_nothing(
+    mode: IndexMode, components: int, dtype: str
+) -> None:
+    """300 places are more than a u8 can name; without a component no place is outside."""
+    x = Input(name="x", dtype=DType.F32, shape=(300,))()
+    at = Input(
+        name="at", dtype=as_type(f"{dtype}[1]").dtype, shape=(dims.symbol("n"), components)
+    )()
+    new = Input(name="new", dtype=DType.F32, shape=(dims.symbol("n"),))()
+    op = ScatterGeneral(
+        update_window_dims=(),
+        inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=tuple(range(components)),
+        kind=ScatterKind.SET,
+        mode=mode,
+    )
+    padded = pad_dims(Graph([x, at, new], (), [op(x, at, new)]), {"n": 4})
+    if not components:
+        assert isinstance(padded, Unsafe)
+        assert "no index component that moves them out" in padded.reason
+        return
+    assert isinstance(padded, PaddedGraph)
+    rng = np.random.default_rng()
+    given = {
+        "x": rng.normal(size=300).astype(np.float32),
+        "at": rng.integers(0, 250, (4, 1)).astype(at.dtype.numpy),
+        "new": np.array([5.0, np.nan, np.nan, np.nan], np.float32),
+        "__rlx_extent_n": np.int32(1),
+    }
+    (found,) = rlx.interpret(padded.graph, given)
+    wanted = given["x"].copy()
+    wanted[given["at"][0, 0]] = 5.0
+    np.testing.assert_array_equal(found, wanted)

@@ -137,7 +137,7 @@ class GatherGeneral(Op):
         return np.asarray(np.nan).astype(dtype.numpy)
 
     def _check_sizes(self, x: TensorType, indices: TensorType) -> None:
-        no_indices = any(type(d) is int and d == 0 for d in indices.shape)
+        no_indices = any(type(d) is int and d == 0 for d in indices.shape[:-1])
         for axis, (size, total) in enumerate(zip(self.slice_sizes, x.shape, strict=True)):
             limit: Dim = 1 if axis in self.operand_batching_dims else total
             message = (

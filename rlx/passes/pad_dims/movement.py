@@ -358,6 +358,9 @@ def scatter_general(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Resul
         made = combined([updates.axes[a], indices.axes[b]])
         if isinstance(made, Refusal):
             return made
+    paired = {batch[b] for b in op.scatter_indices_batching_dims}  # whose padding meets x's own
+    if not op.scatter_dims_to_operand_dims and not paired.issuperset(loose):
+        return Refusal("updates that are padding have no index component that moves them out")
     values = [x.value, indices.value, updates.value]
     changed: dict[str, Any] = {}
     clips = op.mode is IndexMode.CLIP
@@ -370,6 +373,8 @@ def scatter_general(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Resul
         values[1] = _limited(ctx, values[1], limits, mode)
     if loose:
         places = values[1]
+        if places.type.dtype.bits < 32:  # whose largest number may be a place of x
+            places = Convert(dtype=DType.I32)(places)
         if clips:
             places = Max()(places, broadcast_to(scalar(0, places.type.dtype), places.shape))
         kept = Padded(
