@@ -123,7 +123,8 @@ class _Split:
         groups = split.groups()
         outputs = op.body.outputs[op.num_carry :]
         for group in groups:
-            split.add(group, [op.body.outputs[p] for p in group])
+            updates = [op.body.outputs[p] for p in group]
+            split.add(group, [*updates, *_beside(updates, outputs)])
         rest = [v for v in outputs if v not in split._at]
         if rest:
             split.add((), rest)
@@ -288,6 +289,14 @@ class _Split:
         body = Graph(inputs, (), inner.outputs, name=self.body.name)
         operands = [*(given[v] for v in (*consts, *states, *xs)), *(stacked[v] for v in imported)]
         return body, operands, len(consts)
+
+
+def _beside(updates: Sequence[Value], outputs: Sequence[Value]) -> list[Value]:
+    """What is stacked of new states by the mask that they stay by."""
+    new = {(plain_mask(v.node.inputs[0]), side) for v in updates if isinstance(v.node.op, Select)
+           for side in v.node.inputs[1:] if not isinstance(side.node.op, Input)}  # fmt: skip
+    return [v for v in outputs if isinstance(v.node.op, Select) and any(
+        (plain_mask(v.node.inputs[0]), side) in new for side in v.node.inputs[1:])]  # fmt: skip
 
 
 def _count(counter: Counter, dtype: DType, length: int, reverse: bool, later: bool) -> Value:

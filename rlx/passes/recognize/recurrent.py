@@ -8,6 +8,7 @@ from typing import TypeAlias, cast
 
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
+from rlx.ops.activation import Relu
 from rlx.ops.arithmetic import Add, Max, Mul, Sub
 from rlx.ops.control_flow import Scan
 from rlx.ops.convert import Convert
@@ -116,7 +117,7 @@ def _carries_a_state(op: Scan) -> bool:
             state, weight = place_of(dot.inputs[index]), place_of(dot.inputs[1 - index])
             carried = consts <= state < consts + carry and 0 <= weight < consts
             if carried and summed == (dot.inputs[index].rank - 1,):
-                return any(isinstance(n.op, Tanh | Logistic | Max) for n in op.body.nodes())
+                return any(isinstance(n.op, Tanh | Logistic | Max | Relu) for n in op.body.nodes())
     return False
 
 
@@ -162,6 +163,8 @@ def _plain(search: Search, cell: Cell) -> Match | None:
         return None
     total, relu = cell.opened(body.outputs[0], Tanh), False
     last = cell.of(body.outputs[0])
+    if isinstance(last.node.op, Relu):
+        total, relu = cell.part(last.node.inputs[0]), True
     if isinstance(last.node.op, Max):
         for index in (0, 1):
             if cell.search.number(last.node.inputs[index]) == 0:
