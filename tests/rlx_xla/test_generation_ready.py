@@ -198,6 +198,15 @@ def test_where_a_program_could_differ_from_what_lies_there_it_is_traced(
     assert is_kept()
 
 
+def test_settings_are_the_same_whatever_of_jax_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = jax_client._config.trace_context()
+    found: list[str] = []
+    for added in ((), (None, False), (None, False, True)):
+        monkeypatch.setattr(jax_client._config, "trace_context", lambda more=added: context + more)
+        found.append(jax_client.settings_digest())
+    assert found[0] == found[1] != found[2]
+
+
 def test_sources_that_change_while_they_run_give_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = ready._sources.__wrapped__
     monkeypatch.setattr(ready, "_IMPORTED", time.time_ns())
