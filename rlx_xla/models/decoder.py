@@ -28,7 +28,7 @@ from jax import lax
 
 from rlx_xla._jax_compat.jaxpr import enable_x64
 from rlx_xla.models.decoder_config import DecoderConfig
-from rlx_xla.models.decoder_step import HIDDEN, attend_one
+from rlx_xla.models.decoder_step import HIDDEN, MOST_POSITIONS, attend_one
 from rlx_xla.models.packed import PackedWeight, product, rows_of
 from rlx_xla.models.rope import RopeScaling
 
@@ -323,7 +323,7 @@ def _attention(
     k = _rotated(config, k, angles)
     keys = _written(cache[0], k, places[0], at)
     values = _written(cache[1], v, places[0], at, turned=config.sums)
-    if config.sums and seq == 1 and _span(keys.shape[-2], config.span) == keys.shape[-2]:
+    if config.sums and seq == 1 and keys.shape[-2] <= MOST_POSITIONS:
         k, v = (part[at[0]] if at else part for part in (keys, values))
         y = attend_one(q, k, v, places[0], start, window)
     else:

@@ -12,6 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+MOST_POSITIONS = 1 << 14
+"""Capacity up to which all of a cache is read: a loop that ends earlier interrupts the graph."""
+
 HIDDEN = -1e30
 """The score of what must not be seen; finite, so that a row that sees nothing has no NaN."""
 

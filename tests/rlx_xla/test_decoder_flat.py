@@ -20,7 +20,7 @@ from rlx_xla.generation import sampling  # noqa: E402
 from rlx_xla.generation.model import CHUNKS, LanguageModel  # noqa: E402
 from rlx_xla.generation.programs import Programs  # noqa: E402
 from rlx_xla.generation.sampling import SamplingOptions  # noqa: E402
-from rlx_xla.models import decoder, decoder_flat, decoder_loop  # noqa: E402
+from rlx_xla.models import decoder, decoder_flat, decoder_loop, decoder_step  # noqa: E402
 from rlx_xla.models.decoder_config import read_config  # noqa: E402
 from rlx_xla.models.decoder_flat import flat_params  # noqa: E402
 from rlx_xla.models.decoder_params import load_params, vocabulary_size  # noqa: E402
@@ -215,3 +215,23 @@ def test_a_step_has_nothing_that_interrupts_a_graph(
         ops = [n.op.op_name for graph in traced.graph.all_graphs() for n in graph.nodes()]
         assert not {"dot_general", "matmul", "cond", "while", "scan"} & set(ops)
         assert sum(op.startswith("dequant_matmul") for op in ops) in (4 + 1, 4 * LAYERS + 1)
+
+
+@pytest.mark.parametrize("window", [0, 90])
+def test_values_may_have_positions_last(window: int, rng: np.random.Generator) -> None:
+    capacity, place = 3 * decoder.BLOCK, 2 * decoder.BLOCK + 5
+    keys, values = (
+        jnp.asarray(rng.standard_normal((2, 2, capacity, size), np.float32)) for size in (16, 8)
+    )
+    start = jnp.array([0, 140], jnp.int32)
+    turned = jnp.swapaxes(values, -1, -2)
+    with jax.numpy_rank_promotion("allow"):
+        for seq in (1, 3):
+            q = jnp.asarray(rng.standard_normal((2, 4, seq, 16), np.float32))
+            places = place + jnp.arange(seq, dtype=jnp.int32)
+            wanted = decoder.attend(q, keys, values, places, start, window)
+            found = decoder.attend(q, keys, turned, places, start, window, turned=True)
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
+            if seq == 1:
+                found = decoder_step.attend_one(q, keys, turned, places[0], start, window)
+                np.testing.assert_allclose(found, wanted, atol=1e-5)
