@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 import numpy as np
 
 from rlx.dtypes import DType, as_dtype
-from rlx.errors import LoweringError
+from rlx.errors import LoweringError, also
 from rlx.ir.graph import Graph
 from rlx.ir.location import Location
 from rlx.ops.io import Input
@@ -130,10 +130,16 @@ class LoweringContext:
         """Call a graph as a private function that is emitted once per graph object."""
         return self.module.call(graph, arguments)
 
-    def refuse(self, message: str) -> LoweringError:
-        """An error of this rule, with op and location: ``raise ctx.refuse(...)``."""
+    def refuse(self, message: str, cause: Exception | None = None) -> LoweringError:
+        """An error of this rule, with op and location: ``raise ctx.refuse(...)``.
+
+        Args:
+            message: what is required, was found, and is to be done.
+            cause: an error of JAX's, under whose class it is caught too.
+        """
         where = f" at {self.node.location}" if self.node.location else ""
-        return LoweringError(f"lowering of {self.node.op.op_name}{where}: {message}")
+        made = LoweringError if cause is None else also(LoweringError, type(cause))
+        return made(f"lowering of {self.node.op.op_name}{where}: {message}")
 
 
 def i64_array(values: Sequence[Dim]) -> ir.DenseI64ArrayAttr:

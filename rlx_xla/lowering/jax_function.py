@@ -59,7 +59,8 @@ def lower(
         # A plugin without its vendor's libraries fails where JAX asks for their versions.
         raise ctx.refuse(
             f"JAX is required to lower it for {ctx.platform!r}; it says: {error}. "
-            "Choose other attributes or another device."
+            "Choose other attributes or another device.",
+            error,
         ) from error
     ctx.module.host_callbacks.extend(callbacks)
     ctx.module.keepalive.append(keepalive)

@@ -31,7 +31,7 @@ from rlx.options.dispatch import claim_of
 from rlx.passes.base import PassContext
 from rlx.passes.legalize import legalize
 from rlx.passes.pipelines import mir_pipeline
-from rlx_xla._jax_compat import calls, equations, keys, mlir
+from rlx_xla._jax_compat import calls, equations, interpreters, keys, mlir
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat.mlir import func
 from rlx_xla.kernels.select import choose
@@ -60,6 +60,7 @@ rlx_jit.multiple_results = True
 
 def apply(jaxpr: Any, operands: Sequence[Any], name: str, settings: Settings) -> list[Any]:
     """Call a closed jaxpr without constants inside the current trace."""
+    interpreters.teach(rlx_jit)
     if jx.open_jaxpr(jaxpr).effects:
         return equations.function_of(jaxpr)(*operands)
     return rlx_jit.bind(*operands, jaxpr=jaxpr, name=name, settings=settings)
@@ -275,6 +276,11 @@ def _program(
     if kept != list(arrays):
         raise LoweringError(f"jit of {name}: passes are required to keep params; got {kept}.")
     return mlir.module_bytecode(lowered.module), tuple(arrays.values())
+
+
+interpreters.when_cleared(
+    [f.cache_clear for f in (_compiled, _linearized, _batched, _transposed, _program)]
+)
 
 
 def graph_of(jaxpr: Any, name: str) -> tuple[Graph, dict[str, Any]]:

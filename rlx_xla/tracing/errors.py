@@ -186,10 +186,11 @@ def refuse_unreferable(fn: Callable[..., Any], where: str) -> None:
     Raises:
         TraceError: it is one, such as a ufunc of NumPy.
     """
-    if type(fn).__weakrefoffset__ == 0:
+    kind: Any = type(fn)
+    if kind.__weakrefoffset__ == 0:
         raise also(TraceError, TypeError)(
             f"{where}: a function that can be referred to weakly is required; got {fn!r} of type "
-            f"{type(fn).__name__}. Wrap it: lambda *args: fn(*args)."
+            f"{kind.__name__}. Wrap it: lambda *args: fn(*args)."
         )
 
 

@@ -7,6 +7,7 @@ import functools
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack, cast, final, overload
 
@@ -19,7 +20,7 @@ from rlx.report import CompileReport
 from rlx.session import Session
 from rlx.sharding import mesh_of
 from rlx.types import TensorType
-from rlx_xla._jax_compat import calls, equations, keys
+from rlx_xla._jax_compat import calls, equations, interpreters, keys
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla.runtime.client import device_name, find_device
@@ -233,6 +234,7 @@ class JitFunction:
         self._storm = Storm(self._roles.name)
         self._lock = threading.RLock()
         self.__call__ = self._any_call
+        _ALIVE.add(self)
 
     def _any_call(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, whatever it was called with before."""
@@ -274,13 +276,17 @@ class JitFunction:
 
     def clear_cache(self) -> None:
         """Forget every compiled program, and what the function was traced to."""
+        self._forget()
+        self._jax.clear_cache()
+        jx.forget_traces(self._fn)
+
+    def _forget(self) -> None:
+        """Forget every compiled program of our own; JAX sees to its own."""
         with self._lock:
             self._programs.clear()
             self._left_to_jax.clear()
             self._ledger.clear()
             self.__call__ = self._any_call
-        self._jax.clear_cache()
-        jx.forget_traces(self._fn)
 
     def report(self) -> CompileReport:
         """What the last compile decided and cost.
@@ -530,6 +536,18 @@ class JitFunction:
 
         function.__name__ = name
         return function
+
+
+_ALIVE: weakref.WeakSet[JitFunction] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """What ``jax.clear_caches`` does here."""
+    for jitted in list(_ALIVE):
+        jitted._forget()
+
+
+interpreters.when_cleared([_forget_all])
 
 
 def _again(fn: Callable[..., Any], given: JitOptions) -> JitFunction:

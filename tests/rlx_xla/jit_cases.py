@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.experimental import io_callback
+from jax.experimental import checkify, io_callback, jet, sparse
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
@@ -184,6 +184,15 @@ def in_threads(jit: Jit) -> list[Any]:
     for thread in threads:
         thread.join()
     return found
+
+
+def caches_cleared(jit: Jit) -> Any:
+    factor = [2.0]
+    fast = jit(lambda x: x * factor[0])
+    before = fast(X), fast(X), fast._cache_size()
+    factor[0] = 3.0
+    jax.clear_caches()
+    return before, fast._cache_size(), fast(X)
 
 
 def in_turn(jit: Jit) -> list[Any]:
@@ -419,6 +428,15 @@ SAME: dict[str, Callable[[Jit], Any]] = {
     "captured reference": captured_ref,
     "threads": in_threads,
     "gradient of integers": lambda j: jax.grad(j(lambda x: x * 2))(3),
+    "Taylor series": lambda j: jet.jet(j(jnp.sin), (0.5,), ((1.0, 0.0),)),
+    "sparse": lambda j: sparse.sparsify(j(lambda m, v: m @ v))(
+        sparse.BCOO.fromdense(jnp.eye(4)), X
+    ),
+    "checked": lambda j: [
+        str(checkify.checkify(j(fn), errors=checkify.all_checks)(x)[0].get())[:30]
+        for fn, x in ((jnp.log, -jnp.ones(2)), (lambda n: 1 // n, 0), (lambda i: X[i], 9), (f, X))
+    ],
+    "a check that stays": lambda j: j(lambda x: checkify.check(x[0] > 9, "small") or x)(X),
     # callbacks
     "callbacks in a loop": seen_by_callbacks,
     "a callback's error": lambda j: np.asarray(

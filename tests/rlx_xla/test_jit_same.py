@@ -17,7 +17,7 @@ import pytest
 import rlx
 import rlx_xla
 from rlx.errors import CompileError, RunError, TraceError, also
-from tests.rlx_xla.jit_cases import SAME, TIED, X, Y, f
+from tests.rlx_xla.jit_cases import SAME, TIED, X, Y, caches_cleared, f
 
 
 def told(value: Any) -> Any:
@@ -69,6 +69,11 @@ def test_same_as_jax(name: str) -> None:
         check_same(found, wanted)
     else:
         assert isinstance(error, type(expected)), repr(error)
+
+
+@pytest.mark.slow  # what runs afterwards in this process compiles anew
+def test_cleared_caches() -> None:
+    check_same(told(caches_cleared(rlx_xla.jit)), told(caches_cleared(jax.jit)))
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
