@@ -371,10 +371,7 @@ def _key_caller(fast: Callable[..., list[Any]], signature: Signature) -> Callabl
 
     def call(*args: Any, **kwargs: Any) -> Any:
         flat = args if signature.flatten is None else signature.flatten(args, kwargs)
-        raw = [
-            keys.key_data(x) if is_key and keys.is_wrapped(x) else x
-            for x, is_key in zip(flat, wrapped, strict=True)
-        ]
+        raw = [keys.raw(x) if is_key else x for x, is_key in zip(flat, wrapped, strict=True)]
         outputs = list(fast(*raw))
         for index, impl in signature.key_outputs.items():
             outputs[index] = keys.wrap_key(outputs[index], impl)

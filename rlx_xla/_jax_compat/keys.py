@@ -9,10 +9,14 @@ import numpy as np
 
 from rlx.dtypes import DType
 from rlx.errors import DTypeError
-from rlx_xla._jax_compat.jaxpr import is_key_dtype
+from rlx_xla._jax_compat.jaxpr import Tracer, is_key_dtype
 
 FLOAT0 = "float0"
 """What stands for an implementation where an array is float0, the type of tangents of integers."""
+
+
+_MADE: dict[str, tuple[Any, Any]] = {}
+"""Implementation → the class of its arrays of keys, and what they are made with."""
 
 
 def key_shape(dtype: Any) -> tuple[int, ...]:
@@ -29,16 +33,37 @@ def key_impl(dtype: Any) -> str:
 
 def key_data(keys: Any) -> Any:
     """Raw ``u32[..., n]`` data of new-style keys; booleans of float0."""
+    held = getattr(keys, "_base_array", None)  # what jax.random.key_data copies, in 20 µs
+    if held is not None and not _reuse_is_checked():
+        return held
     if is_float0(getattr(keys, "dtype", None)):
         return np.zeros(np.shape(keys), np.bool_)
     return jax.random.key_data(keys)
+
+
+def raw(value: Any) -> Any:
+    """The data of keys or of float0, whatever else it is as it came."""
+    if hasattr(value, "_base_array") or is_wrapped(value):
+        return key_data(value)
+    return value
 
 
 def wrap_key(data: Any, impl: str) -> Any:
     """New-style keys from raw data; for ``"float0"`` tangents of integers from their booleans."""
     if impl == FLOAT0:
         return np.zeros(np.shape(data), jax.dtypes.float0)
-    return jax.random.wrap_key_data(data, impl=impl)
+    held = isinstance(data, jax.Array) and not isinstance(data, Tracer)
+    if held and impl in _MADE and not _reuse_is_checked():
+        kind, of_impl = _MADE[impl]
+        return kind(of_impl, data)
+    made = jax.random.wrap_key_data(data, impl=impl)
+    if held and hasattr(made, "_base_array"):
+        _MADE[impl] = (type(made), made.dtype._impl)
+    return made
+
+
+def _reuse_is_checked() -> bool:
+    return bool(getattr(jax.config, "jax_debug_key_reuse", False))
 
 
 def is_wrapped(aval: Any) -> bool:

@@ -185,3 +185,28 @@ def test_constants_of_an_unpickled_dtype_are_numbers() -> None:
     assert marked.dtype.isbuiltin != 1  # equal to NumPy's own, and another object
     compiled = rlx.Session("cpu").compile(rlx_xla.trace(lambda x: x + marked, "f32[3]"))
     np.testing.assert_array_equal(compiled(np.ones(3, np.float32)), [2, 3, 4])
+
+
+def test_calls_with_keys_run_no_program_beside_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(key: Any) -> Any:
+        first, second = jax.random.split(key)
+        return first, jax.random.uniform(second, (3,))
+
+    key = jax.random.key(3)
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(both, key))
+    compiled(key)  # the class of keys is known from here on
+    wanted = jax.jit(both)(key)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a program of its own for a key")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.random, "key_data", refused)
+        patch.setattr(jax.random, "wrap_key_data", refused)
+        first, drawn = compiled(key)
+        with pytest.raises(AssertionError), jax.debug_key_reuse(True):
+            compiled(key)
+    assert first.dtype == wanted[0].dtype
+    np.testing.assert_array_equal(jax.random.key_data(first), jax.random.key_data(wanted[0]))
+    np.testing.assert_array_equal(drawn, wanted[1])
+    assert not key.is_deleted()
