@@ -15,7 +15,9 @@ pytest.importorskip("tokenizers")
 
 import jax.numpy as jnp  # noqa: E402  (after importorskip)
 
+import rlx_xla  # noqa: E402
 from rlx.quant import open_gguf  # noqa: E402
+from rlx_xla.aot import missing, parse_target  # noqa: E402
 from rlx_xla.generation import sampling  # noqa: E402
 from rlx_xla.generation.model import CHUNKS, LanguageModel  # noqa: E402
 from rlx_xla.generation.programs import Programs  # noqa: E402
@@ -25,6 +27,8 @@ from rlx_xla.models.decoder_config import read_config  # noqa: E402
 from rlx_xla.models.decoder_flat import flat_params  # noqa: E402
 from rlx_xla.models.decoder_params import load_params, vocabulary_size  # noqa: E402
 from rlx_xla.models.packed import unpacked  # noqa: E402
+from rlx_xla.runtime.cache import disable_cache, enable_cache  # noqa: E402
+from rlx_xla.tracing import trace as tracing  # noqa: E402
 from tests.rlx_xla import tiny_gguf  # noqa: E402
 
 LAYERS = 2
@@ -235,3 +239,53 @@ def test_values_may_have_positions_last(window: int, rng: np.random.Generator) -
             if seq == 1:
                 found = decoder_step.attend_one(q, keys, turned, places[0], start, window)
                 np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_bursts_load_without_being_traced(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng, layers=1)
+    before = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
+    enable_cache(tmp_path / "cache")
+    try:
+        said: list[Any] = []
+        for options in (None, DRAWN):
+            model = flattened(LanguageModel(path, inputs="exact"))
+            (wanted,) = model.generate("the a the", max_tokens=5, sampling=options)
+            said.append((wanted.tokens, wanted.logprobs))
+        monkeypatch.setattr(tracing, "trace", None)
+        for options, wanted in zip((None, DRAWN), said, strict=True):
+            model = flattened(LanguageModel(path, inputs="exact"))
+            (found,) = model.generate("the a the", max_tokens=5, sampling=options)
+            assert (found.tokens, found.logprobs) == wanted
+    finally:
+        disable_cache()
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    missing(parse_target("cuda:h200")) is not None,
+    reason="the compiler for cuda:h200 is not installed",
+)
+def test_a_gpu_runs_a_burst_without_the_host(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Wide enough for the kernels, which take multiples of 256.
+    monkeypatch.setattr(tiny_gguf, "WIDTH", 256)
+    monkeypatch.setattr(tiny_gguf, "INNER", 512)
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng, layers=LAYERS, scheme="Q4_0"))
+    config = replace(model.config, wide=False, sums=True)
+    for burst, greedy in ((1, True), (8, False)):
+        programs = Programs(
+            model._session, config, model._params, jnp.float32, flat=True, burst=burst
+        )
+        traced = programs._traced(1, 1, 4 * decoder.BLOCK, greedy)
+        text = rlx_xla.aot(traced, target="cuda:h200").hlo
+        # All products but those of what attention gives, which is narrow here.
+        assert text.count('custom_call_target="__gpu$xla.gpu.ptx"') == 3 * LAYERS + 1
+        assert "cublas" not in text
+        assert " conditional(" not in text
+        # The host knows how often the one loop turns, so that it waits for nothing.
+        assert text.count(" while(") == (burst > 1)
+        assert text.count(f'"known_trip_count":{{"n":"{burst}"}}') == (burst > 1)
