@@ -9,28 +9,10 @@
 #include <string>
 
 #include "attention.h"
+#include "element_types.h"
 #include "handler.h"
 
 namespace rlx {
-
-inline bool MaskElement(XLA_FFI_DataType dtype, ElementType* type) {
-  switch (dtype) {
-    case XLA_FFI_DataType_PRED: *type = ElementType::kU8; return true;
-    case XLA_FFI_DataType_U8: *type = ElementType::kU8; return true;
-    case XLA_FFI_DataType_S8: *type = ElementType::kI8; return true;
-    case XLA_FFI_DataType_U16: *type = ElementType::kU16; return true;
-    case XLA_FFI_DataType_S16: *type = ElementType::kI16; return true;
-    case XLA_FFI_DataType_U32: *type = ElementType::kU32; return true;
-    case XLA_FFI_DataType_S32: *type = ElementType::kI32; return true;
-    case XLA_FFI_DataType_U64: *type = ElementType::kU64; return true;
-    case XLA_FFI_DataType_S64: *type = ElementType::kI64; return true;
-    case XLA_FFI_DataType_BF16: *type = ElementType::kBf16; return true;
-    case XLA_FFI_DataType_F16: *type = ElementType::kF16; return true;
-    case XLA_FFI_DataType_F32: *type = ElementType::kF32; return true;
-    case XLA_FFI_DataType_F64: *type = ElementType::kF64; return true;
-    default: return false;
-  }
-}
 
 // Sizes and strides of one operand: B, S, heads and elements of a head.
 struct HeadSizes {
@@ -128,7 +110,7 @@ inline AttentionShape ReadAttention(const Call& call, int64_t mask_index) {
                     "], is required; got " + mask.ShapeText() + " of element type " +
                     std::to_string(mask.dtype) + ".");
   };
-  if (!MaskElement(mask.dtype, &s.mask_type)) refuse_mask();
+  if (!ElementTypeOf(mask.dtype, &s.mask_type)) refuse_mask();
   const bool is_float = mask.dtype == XLA_FFI_DataType_BF16 ||
                         mask.dtype == XLA_FFI_DataType_F16 || mask.dtype == XLA_FFI_DataType_F32 ||
                         mask.dtype == XLA_FFI_DataType_F64;

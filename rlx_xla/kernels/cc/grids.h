@@ -64,6 +64,16 @@ inline uint32_t EvenBits(uint32_t first, uint32_t second) {
   return even(first & 127) | even(second & 127) << 8;
 }
 
+// Scales are multiples of the block's f16, from one half on: in the top four bits of a word, or one
+// nibble after another.
+inline float ScaleInWord(const uint8_t* b, const uint8_t* word, float unit) {
+  return (static_cast<float>(Read<uint32_t>(word) >> 28) + 0.5f) * Half(b) * unit;
+}
+
+inline float ScaleInNibble(const uint8_t* b, const uint8_t* nibbles, int i) {
+  return (static_cast<float>(NibbleAt(nibbles, i)) + 0.5f) * Half(b) * 0.25f;
+}
+
 struct Iq2Xxs : OfSixteens<Iq2Xxs> {
   static constexpr int64_t kBytes = 66;
   template <int kI>
@@ -75,8 +85,7 @@ struct Iq2Xxs : OfSixteens<Iq2Xxs> {
   }
   template <int kI>
   static float ScaleOf(const uint8_t* b) {
-    const uint32_t word = Read<uint32_t>(b + 6 + kI / 2 * 8);
-    return (static_cast<float>(word >> 28) + 0.5f) * Half(b) * 0.25f;
+    return ScaleInWord(b, b + 6 + kI / 2 * 8, 0.25f);
   }
 };
 
@@ -90,7 +99,7 @@ struct Iq2Xs : OfSixteens<Iq2Xs> {
   }
   template <int kI>
   static float ScaleOf(const uint8_t* b) {
-    return (static_cast<float>(NibbleAt(b + 66, kI)) + 0.5f) * Half(b) * 0.25f;
+    return ScaleInNibble(b, b + 66, kI);
   }
 };
 
@@ -105,7 +114,7 @@ struct Iq2S : OfSixteens<Iq2S> {
   }
   template <int kI>
   static float ScaleOf(const uint8_t* b) {
-    return (static_cast<float>(NibbleAt(b + 74, kI)) + 0.5f) * Half(b) * 0.25f;
+    return ScaleInNibble(b, b + 74, kI);
   }
 };
 
@@ -120,8 +129,7 @@ struct Iq3Xxs : OfSixteens<Iq3Xxs> {
   }
   template <int kI>
   static float ScaleOf(const uint8_t* b) {
-    const uint32_t word = Read<uint32_t>(b + 66 + kI / 2 * 4);
-    return (static_cast<float>(word >> 28) + 0.5f) * Half(b) * 0.5f;
+    return ScaleInWord(b, b + 66 + kI / 2 * 4, 0.5f);
   }
 };
 

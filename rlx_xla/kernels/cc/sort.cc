@@ -5,31 +5,12 @@
 #include <limits>
 #include <vector>
 
+#include "element_types.h"
 #include "handler.h"
 
 namespace {
 
-// A key's type; the size alone is asked of what follows the keys.
-bool KeyTypeOf(XLA_FFI_DataType dtype, rlx::ElementType* type) {
-  using rlx::ElementType;
-  switch (dtype) {
-    case XLA_FFI_DataType_PRED:
-    case XLA_FFI_DataType_U8: *type = ElementType::kU8; return true;
-    case XLA_FFI_DataType_S8: *type = ElementType::kI8; return true;
-    case XLA_FFI_DataType_U16: *type = ElementType::kU16; return true;
-    case XLA_FFI_DataType_S16: *type = ElementType::kI16; return true;
-    case XLA_FFI_DataType_U32: *type = ElementType::kU32; return true;
-    case XLA_FFI_DataType_S32: *type = ElementType::kI32; return true;
-    case XLA_FFI_DataType_U64: *type = ElementType::kU64; return true;
-    case XLA_FFI_DataType_S64: *type = ElementType::kI64; return true;
-    case XLA_FFI_DataType_BF16: *type = ElementType::kBf16; return true;
-    case XLA_FFI_DataType_F16: *type = ElementType::kF16; return true;
-    case XLA_FFI_DataType_F32: *type = ElementType::kF32; return true;
-    case XLA_FFI_DataType_F64: *type = ElementType::kF64; return true;
-    default: return false;
-  }
-}
-
+// The size alone is asked of what follows the keys.
 int64_t BytesOf(XLA_FFI_DataType dtype) {
   switch (dtype) {
     case XLA_FFI_DataType_PRED:
@@ -75,7 +56,7 @@ void SortHandler(const rlx::Call& call) {
                            ".");
     }
     rlx::SortOperand operand = {in.data, out.data, BytesOf(in.dtype), rlx::ElementType::kU8};
-    if (operand.bytes == 0 || (i < num_keys && !KeyTypeOf(in.dtype, &operand.type))) {
+    if (operand.bytes == 0 || (i < num_keys && !rlx::ElementTypeOf(in.dtype, &operand.type))) {
       rlx::InvalidArgument(call.name() + ": operand " + std::to_string(i) +
                            " has an element type that is not sorted: " +
                            std::to_string(in.dtype) + " (numbers of xla::PrimitiveType).");

@@ -55,7 +55,7 @@ class DigitSorter {
                  [&](auto* t) { OrderBy(t, in[key], /*first=*/key == num_keys_ - 1); });
       }
       for (size_t i = 0; i < operands_.size(); ++i) {
-        WithBytes(operands_[i].bytes, [&](auto* t) { Gather(t, in[i], out[i]); });
+        GatherBytes(pool_, operands_[i].bytes, in[i], order_.get(), n_, out[i]);
       }
     }
   }
@@ -69,12 +69,6 @@ class DigitSorter {
     return operands_.size() == 1 ? operands_[0].bytes : 2 * widest;
   }
 
-  template <typename Body>
-  void Share(int64_t count, const Body& body) const {
-    if (count < kParallelMin) return body(int64_t{0}, count);
-    ParallelFor(pool_, count, kParallelMin / 2, body);
-  }
-
   template <typename T>
   void SortBare(T*, const void* from, void* to) {
     using U = BitsOf<T>;
@@ -82,7 +76,7 @@ class DigitSorter {
     T* out = static_cast<T*>(to);
     U* items = reinterpret_cast<U*>(work_.get());
     std::atomic<bool> lost{false};
-    Share(n_, [&](int64_t begin, int64_t end) {
+    ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
       bool any = false;
       for (int64_t i = begin; i < end; ++i) {
         items[i] = Encode(in[i]);
@@ -91,7 +85,7 @@ class DigitSorter {
       if (any) lost.store(true, std::memory_order_relaxed);
     });
     const U* sorted = SortItems(pool_, items, items + n_, n_, counts_.get());
-    Share(n_, [&](int64_t begin, int64_t end) {
+    ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) out[i] = Decode<T>(sorted[i]);
     });
     if (lost.load(std::memory_order_relaxed)) RestoreBits(in, out, n_);
@@ -117,34 +111,15 @@ class DigitSorter {
     using Item = Pair<std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
     // Digits that are zero throughout cost nothing but the counting.
     Item* items = reinterpret_cast<Item*>(work_.get());
-    Share(n_, [&](int64_t begin, int64_t end) {
+    ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const uint32_t index = first ? static_cast<uint32_t>(i) : order[i];
         items[i] = {Encode(in[index]), index};
       }
     });
     const Item* sorted = SortItems(pool_, items, items + n_, n_, counts_.get());
-    Share(n_, [&](int64_t begin, int64_t end) {
+    ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) order[i] = sorted[i].index;
-    });
-  }
-
-  template <typename T>
-  void Gather(T*, const void* from, void* to) const {
-    const T* in = static_cast<const T*>(from);
-    T* out = static_cast<T*>(to);
-    const uint32_t* order = order_.get();
-    if constexpr (std::is_same_v<T, uint32_t>) {
-      // The usual companion of a key is the position, from either end.
-      uint32_t step;
-      if (IsProgression(in, n_, &step)) {
-        const uint32_t first = in[0];
-        for (int64_t i = 0; i < n_; ++i) out[i] = first + order[i] * step;
-        return;
-      }
-    }
-    Share(n_, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = in[order[i]];
     });
   }
 

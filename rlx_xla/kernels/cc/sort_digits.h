@@ -23,6 +23,40 @@ constexpr int64_t kRankMax = 96;            // longest row sorted by counting ra
 constexpr int64_t kWideDigitMin = 1 << 14;  // shortest row with 11-bit digits
 constexpr int64_t kParallelMin = 1 << 16;   // shortest row that several threads share
 
+// Shares many elements out over threads.
+template <typename Pool, typename Body>
+void ShareOut(const Pool& pool, int64_t count, const Body& body) {
+  if (count < kParallelMin) return body(int64_t{0}, count);
+  ParallelFor(pool, count, kParallelMin / 2, body);
+}
+
+// out[i] = in[order[i]] for i below n.
+template <typename T, typename Pool>
+void Gather(const Pool& pool, const T* in, const uint32_t* order, int64_t n, T* out) {
+  if constexpr (std::is_same_v<T, uint32_t>) {
+    // The usual companion of a key is the position, from either end.
+    uint32_t step;
+    if (IsProgression(in, n, &step)) {
+      const uint32_t first = in[0];
+      for (int64_t i = 0; i < n; ++i) out[i] = first + order[i] * step;
+      return;
+    }
+  }
+  ShareOut(pool, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out[i] = in[order[i]];
+  });
+}
+
+// The same for elements of any type, of so many bytes.
+template <typename Pool>
+void GatherBytes(const Pool& pool, int64_t bytes, const void* in, const uint32_t* order, int64_t n,
+                 void* out) {
+  WithBytes(bytes, [&](auto* t) {
+    using T = std::remove_pointer_t<decltype(t)>;
+    Gather(pool, static_cast<const T*>(in), order, n, static_cast<T*>(out));
+  });
+}
+
 template <typename U>
 struct Pair {
   U key;

@@ -1,9 +1,9 @@
 // Sorting of rows of any operands in vector lanes; see sort_vectors.h.
 //
-// Algorithm: a lone key is sorted as bare integers, of one byte by counting them; the bits that the
-//   integers do not hold (sign of zero, NaN's payload) are put back from the input. Where operands
-//   follow, a key and its position are one integer, so that no two are equal and the order is
-//   stable. A key of 64 bits leaves its last ones out, as many as the position needs and the range
+// Algorithm: a lone key is sorted as bare integers, of one byte by counting them, and of two in a
+//   long row (sort_counts.h); the bits that the integers do not hold (sign of zero, NaN's payload)
+//   are put back from the input. Where operands follow, a key and its position are one integer, so
+//   that no two are equal and the order is stable. A key of 64 bits leaves its last ones out, as many as the position needs and the range
 //   of the row's keys does not spare; keys that then look equal, and stand side by side, are put in
 //   order afterwards.
 // No include guard: see each_width.h.
@@ -117,17 +117,11 @@ class LaneSorter {
       WithType(operands_[key].type, [&](auto* t) { OrderBy(t, in[key], out[key]); });
     }
     for (size_t i = made_ ? 1 : 0; i < operands_.size(); ++i) {
-      WithBytes(operands_[i].bytes, [&](auto* t) { Gather(t, in[i], out[i]); });
+      GatherBytes(pool_, operands_[i].bytes, in[i], order_.get(), n_, out[i]);
     }
   }
 
  private:
-  template <typename Body>
-  void Share(int64_t count, const Body& body) const {
-    if (count < kParallelMin) return body(int64_t{0}, count);
-    ParallelFor(pool_, count, kParallelMin / 2, body);
-  }
-
   template <typename Key>
   Key* Work() const {
     return reinterpret_cast<Key*>(work_.get());
@@ -137,10 +131,14 @@ class LaneSorter {
   void SortBare(T*, const void* from, void* to) {
     using Key = SignedOf<T>;
     constexpr int64_t kCountMin = 512;
+    constexpr int64_t kCountShortsMin = 1 << 18;
     const T* in = static_cast<const T*>(from);
     T* out = static_cast<T*>(to);
     if constexpr (sizeof(T) == 1) {
       if (n_ >= kCountMin) return SortBytes(in, out);
+    }
+    if constexpr (sizeof(T) == 2) {
+      if (n_ >= kCountShortsMin) return SortShorts(pool_, in, n_, out);
     }
     Key* keys = Work<Key>() + n_;
     if constexpr (sizeof(T) == sizeof(Key)) keys = reinterpret_cast<Key*>(out);
@@ -151,11 +149,11 @@ class LaneSorter {
       RLX_WIDE::Decode<T>(keys, n_, out);
     } else {
       std::atomic<bool> lost{false};
-      Share(n_, [&](int64_t begin, int64_t end) {
+      ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
         if (RLX_WIDE::Encode<T>(in + begin, end - begin, keys + begin)) lost.store(true);
       });
       SortKeys(pool_, keys, Work<Key>(), n_);
-      Share(n_, [&](int64_t begin, int64_t end) {
+      ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
         RLX_WIDE::Decode<T>(keys + begin, end - begin, out + begin);
       });
       any = lost.load();
@@ -204,7 +202,7 @@ class LaneSorter {
   template <typename Packed, typename T>
   void OrderByPacked(const T* in, T* out, int bits) {
     Packed* packed = Work<Packed>();
-    Share(n_, [&](int64_t begin, int64_t end) {
+    ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
       Pack<Packed, T>(in, Before(), begin, end, bits, packed);
     });
     SortKeys(pool_, packed, packed + n_, n_);
@@ -212,7 +210,7 @@ class LaneSorter {
     // Elements are made of their keys where none lacks a bit: that is sooner than to gather them.
     if (num_keys_ > 1) return;
     std::atomic<bool> lost{false};
-    Share(n_, [&](int64_t begin, int64_t end) {
+    ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
       if (Unpack(packed, begin, end, bits, out)) lost.store(true);
     });
     made_ = !lost.load();
@@ -224,7 +222,7 @@ class LaneSorter {
   template <typename Packed>
   void Order(const Packed* packed, int bits) {
     const uint32_t mask = static_cast<uint32_t>((uint64_t{1} << bits) - 1);
-    Share(n_, [&](int64_t begin, int64_t end) {
+    ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
       TakePositions(packed, Before(), begin, end, mask, order_.get());
     });
   }
@@ -237,7 +235,7 @@ class LaneSorter {
     const int range_bits = BitWidth(static_cast<uint64_t>(most) - static_cast<uint64_t>(least));
     const int left_out = std::max(0, range_bits + position_bits_ - 64);
     int64_t* packed = Work<int64_t>();
-    Share(n_, [&](int64_t begin, int64_t end) {
+    ShareOut(pool_, n_, [&](int64_t begin, int64_t end) {
       PackLong(in, Before(), begin, end, least, left_out, position_bits_, packed);
     });
     SortKeys(pool_, packed, packed + n_, n_);
@@ -294,25 +292,6 @@ class LaneSorter {
     const Pair<uint64_t>* sorted = SortItems(Alone{}, items.get(), items.get() + n, n,
                                              counts.get());
     for (int64_t i = 0; i < n; ++i) run[i] = sorted[i].index;
-  }
-
-  template <typename T>
-  void Gather(T*, const void* from, void* to) const {
-    const T* in = static_cast<const T*>(from);
-    T* out = static_cast<T*>(to);
-    const uint32_t* order = order_.get();
-    if constexpr (std::is_same_v<T, uint32_t>) {
-      // The usual companion of a key is the position, from either end.
-      uint32_t step;
-      if (IsProgression(in, n_, &step)) {
-        const uint32_t first = in[0];
-        for (int64_t i = 0; i < n_; ++i) out[i] = first + order[i] * step;
-        return;
-      }
-    }
-    Share(n_, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = in[order[i]];
-    });
   }
 
   const AnyPool& pool_;

@@ -14,6 +14,7 @@
 
 #include "parallel.h"
 #include "scratch.h"
+#include "sort_counts.h"
 #include "sort_digits.h"
 #include "sort_keys.h"
 #include "wide.h"

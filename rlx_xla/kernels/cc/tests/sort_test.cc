@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -107,6 +108,24 @@ void TestType(ElementType type) {
   CheckSort<T>(pool, type, 1, 70000, 1);
   CheckSort<T>(pool, type, 100, 200, 1);
   CheckSort<T>(pool, type, 1, 200, 100);
+}
+
+// Elements of two bytes by counting: rows of any length, of all values, of few, of one.
+template <typename T, typename Pool>
+void TestCounted(const Pool& pool) {
+  for (int64_t n : {1, 2, 15, 16, 17, 1000, 70000, 300001}) {
+    for (int kind : {0, 1, 2}) {
+      auto in = Exactly<T>(n);
+      auto out = Exactly<T>(n);
+      for (int64_t i = 0; i < n; ++i) {
+        in[i] = kind == 2 && i > 0 ? in[0] : RandomElement<T>(kind == 1);
+      }
+      rlx::sort::SortShorts(pool, in.get(), n, out.get());
+      std::vector<T> want(in.get(), in.get() + n);
+      std::stable_sort(want.begin(), want.end(), [](T a, T b) { return Less(a, b); });
+      CHECK(std::memcmp(want.data(), out.get(), sizeof(T) * n) == 0);
+    }
+  }
 }
 
 // Three keys of different types, the first most significant, and companions of every size.
@@ -252,6 +271,12 @@ int main() {
   TestType<double>(ElementType::kF64);
   TestManyOperands();
   TestCountsDown();
+  ThreadPool pool;
+  TestCounted<int16_t>(pool);
+  TestCounted<uint16_t>(rlx::sort::Alone{});
+  TestCounted<rlx::Bf16>(rlx::sort::Alone{});
+  TestCounted<rlx::F16>(pool);
+  CheckSort<int16_t>(pool, ElementType::kI16, 1, (1 << 18) + 5, 1);
   TestAlike<int64_t>(ElementType::kI64);
   TestAlike<double>(ElementType::kF64);
 #if defined(__AVX2__)
