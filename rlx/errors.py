@@ -175,6 +175,10 @@ def also(ours: type[_Ours], other: type[BaseException]) -> type[_Ours]:
     return cast("type[_Ours]", type(ours.__name__, (ours, other), own))
 
 
+SizesError = also(DimError, RunError)
+"""Inputs of a call have sizes that the graph's dims do not take: an error of both kinds."""
+
+
 def _again(
     ours: type[RlxError], other: type[BaseException], message: str, label: str | None
 ) -> RlxError:

@@ -8,7 +8,7 @@ from typing import cast, final
 from rlx.dims.decide import divisible
 from rlx.dims.expr import Dim, DimExpr, as_number, check_bounds, evaluate, is_static, substitute
 from rlx.dims.polynomial import Symbol
-from rlx.errors import DimError, UnboundDimError, did_you_mean
+from rlx.errors import DimError, SizesError, UnboundDimError, did_you_mean
 
 
 @final
@@ -219,7 +219,7 @@ class _Solver:
                 break
             waiting = left
         if self.faults:
-            raise DimError(
+            raise SizesError(
                 "infer_bindings: actual shapes must agree with the declared ones; "
                 + "; ".join(self.faults)
                 + ". Pass inputs whose sizes agree."
@@ -290,16 +290,20 @@ def infer_bindings_from_lengths(
         names = list(dynamic[0].polynomial.symbols)
         line = _linear(dynamic[0], names[0]) if len(names) == 1 else None
         if len(dynamic) > 1 or line is None:
-            raise DimError(f"Input '{name}' has multiple dynamic dims; pass an explicit DimBinding")
+            raise SizesError(
+                f"Input '{name}' has multiple dynamic dims; pass an explicit DimBinding"
+            )
         if static == 0:
-            raise DimError(f"Input '{name}': static dim product is zero")
+            raise SizesError(f"Input '{name}': static dim product is zero")
         slope, offset = line
         if not divisible(length, static) or (length // static - offset) % slope:
-            raise DimError(f"Input '{name}': len {length} not divisible by static product {static}")
+            raise SizesError(
+                f"Input '{name}': len {length} not divisible by static product {static}"
+            )
         size = (length // static - offset) // slope
         first = sizes.setdefault(names[0], size)
         if first != size:
-            raise DimError(f"symbol {names[0]} bound to {first} and {size} from different inputs")
+            raise SizesError(f"symbol {names[0]} bound to {first} and {size} from different inputs")
         declared = dynamic[0].polynomial.symbols[names[0]]
         check_bounds(declared, size, f"infer_bindings: input '{name}'")
     return DimBinding(sizes)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, final
 
-from rlx.errors import DimError, did_you_mean
+from rlx.errors import DimError, SizesError, did_you_mean
 
 LEARNING = 16
 """Sizes that ``"auto"`` sees before it chooses steps by what it saw."""
@@ -76,7 +76,7 @@ class Buckets:
                 return self._learned(name, size)
         place = bisect.bisect_left(ladder, size)
         if place == len(ladder):
-            raise DimError(
+            raise SizesError(
                 f"buckets: {name} is required to be at most {ladder[-1]}, its last bucket; got "
                 f"{name} = {size}. Add a larger bucket, or cut the input."
             )

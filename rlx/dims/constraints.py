@@ -10,7 +10,7 @@ from typing import Any, final
 
 from rlx.dims.expr import Dim, DimExpr, evaluate, symbols
 from rlx.dims.parse import parse
-from rlx.errors import DimError, did_you_mean
+from rlx.errors import DimError, SizesError, did_you_mean
 
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -114,7 +114,7 @@ def check_constraints(constraints: Iterable[Constraint], binding: Mapping[str, i
             sizes = ", ".join(f"{name} = {binding[name]}" for name in one.symbols)
             broken.append(f"{one} with {sizes}")
     if broken:
-        raise DimError(
+        raise SizesError(
             f"constraint: sizes are required to keep what was promised; got {'; '.join(broken)}. "
             "Pad or cut the input, or leave the constraint out."
         )

@@ -16,7 +16,7 @@ from rlx import dims
 from rlx.dims import DimExpr
 from rlx.dims.constraints import Constraint, constraint
 from rlx.dtypes import as_dtype
-from rlx.errors import DimError, ParseError, TraceError
+from rlx.errors import DimError, ParseError, SizesError, TraceError
 from rlx.ir.graph import Graph
 from rlx.signature import Signature
 from rlx.template import AbstractTemplate
@@ -135,10 +135,10 @@ class Template(AbstractTemplate):
         text = str(error).split("\n")[0]
         found = self._about_dims(str(error), binding)
         if found is not None:
-            return DimError(
+            return SizesError(
                 f"{self.name} with {sizes}: {found}{where}. Pass another size. JAX says: {text}"
             )
-        return DimError(
+        return SizesError(
             f"{self.name} with {sizes}{where}: sizes that the function can have are required. "
             f"JAX says: {text}"
         )

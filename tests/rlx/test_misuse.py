@@ -294,3 +294,22 @@ def test_what_is_no_graph_is_refused(
     with pytest.raises(error) as caught:
         call(_graph())
     assert str(caught.value).removeprefix("verify: 1 finding\n  ") == message
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [RunError, DimError])
+def test_sizes_that_a_call_cannot_have_are_errors_of_its_inputs(
+    device: str, kind: type[RlxError]
+) -> None:
+    b = rlx.GraphBuilder("s")
+    graph = b.build(b.input("x", "f32[n, 4]") + b.input("y", "f32[n, 4]"))
+    whole = np.ones((2, 4), np.float32)
+    compiled = rlx.Session(device).compile(graph, options=rlx.CompileOptions(buckets={"n": [2]}))
+    bound = rlx.Session(device).compile(graph, options=rlx.CompileOptions(constraints=("n == 2",)))
+    for wrong in (whole[:, :3], whole[0], whole[:1]):
+        with pytest.raises(kind, match="actual shapes must agree with the declared ones"):
+            compiled.run({"x": whole, "y": wrong})
+    with pytest.raises(kind, match="n is required to be at most 2, its last bucket"):
+        compiled.run({"x": np.ones((3, 4), np.float32), "y": np.ones((3, 4), np.float32)})
+    with pytest.raises(kind, match=r"required to keep what was promised; got n == 2 with n = 1\."):
+        bound.run({"x": whole[:1], "y": whole[:1]})
