@@ -22,6 +22,7 @@ from rlx.errors import DimError, ShapeError
 from rlx.ir.graph import Graph, make_node
 from rlx.ir.op import Op
 from rlx.ir.operators import constant
+from rlx.ops.convolution import ConvGeneralDilated
 from rlx.ops.indexing import GatherGeneral, IndexMode, ScatterGeneral, ScatterKind
 from rlx.ops.io import Input
 from rlx.ops.random import RngAlgorithm, RngBitGenerator, RngNormal, RngUniform
@@ -272,3 +273,23 @@ def test_updates_that_are_padding_write_nothing(
     wanted = given["x"].copy()
     wanted[given["at"][0, 0]] = 5.0
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_batch_of_groups_beside_a_padded_axis() -> None:
+    op = ConvGeneralDilated(
+        window_strides=(1,), padding=((0, 0),), lhs_dilation=(1,), rhs_dilation=(1,),
+        lhs_spec=(0, 1, 2), rhs_spec=(0, 1, 2), out_spec=(0, 1, 2), batch_group_count=2,
+    )  # fmt: skip
+    x = Input(name="x", dtype=DType.F32, shape=(6, 2, dims.symbol("n", 2)))()
+    w = Input(name="w", dtype=DType.F32, shape=(4, 2, 2))()
+    graph = Graph([x, w], (), [op(x, w)])
+    padded = pad_dims(graph, {"n": 6})
+    assert isinstance(padded, PaddedGraph)
+    rng = np.random.default_rng()
+    given = {v.name: rng.normal(size=s).astype(np.float32) for v, s in
+             ((x, (6, 2, 5)), (w, (4, 2, 2)))}  # fmt: skip
+    (wanted,) = rlx.interpret(bind(graph, {"n": 5}), given)
+    wide = {**given, "x": poisoned(given["x"], (6, 2, 6), np.nan), "__rlx_extent_n": np.int32(5)}
+    (y,) = rlx.interpret(padded.graph, wide)
+    found = cut(y, padded.outputs[0], {"n": 5}, {"n": 6}, wanted.shape)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)

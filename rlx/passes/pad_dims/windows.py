@@ -44,7 +44,8 @@ def convolution(ctx: Padding, node: Node, inputs: Sequence[Padded]) -> Results:
         return summed
     shape = node.types[0].shape
     axes: list[Axis] = list(plain(shape))
-    axes[op.out_spec[0]] = lhs.axes[batch]
+    if op.batch_group_count == 1:  # else the result has a part of the batch
+        axes[op.out_spec[0]] = lhs.axes[batch]
     axes[op.out_spec[1]] = rhs.axes[out]
     moving = [p for p in places if lhs.is_padded(p)]
     moved = {
