@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from rlx.dtypes import DType, as_dtype
-from rlx.errors import RunError
+from rlx.errors import RunError, also
 from rlx.host_values import cast_array, refuse_masked
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import placement
@@ -235,7 +235,7 @@ class ArgumentRules:
         if target == "int" and have == "int":
             info = ml_dtypes.iinfo(wanted)
             if not int(info.min) <= int(value.real) <= int(info.max):
-                raise RunError(
+                raise also(RunError, OverflowError)(
                     f"call: argument {self.names[index]!r} must be {self.types[index]}, from "
                     f"{info.min} to {info.max}; got {value}. Use a value in range."
                 )

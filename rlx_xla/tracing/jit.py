@@ -44,7 +44,7 @@ from rlx_xla.tracing.jit_options import (
     chosen,
     portable,
 )
-from rlx_xla.tracing.jit_quick import quick_call
+from rlx_xla.tracing.jit_quick import is_quick, quick_call, quick_tree_call
 from rlx_xla.tracing.jit_roles import Roles, name_of
 from rlx_xla.tracing.trace import captures_refs, trace
 
@@ -382,7 +382,7 @@ class JitFunction:
         else:
             program.record.hits += 1
         self._last_key = key
-        return self._run(program, whole, args, dynamic, named, leaves, tree)
+        return self._run(program, whole, args, kwargs, dynamic, named, leaves, tree)
 
     def _hits(self) -> int:
         return sum(program.record.hits for program in self._programs.values())
@@ -392,6 +392,7 @@ class JitFunction:
         program: _Program,
         key: CallKey,
         args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         dynamic: tuple[Any, ...],
         named: dict[str, Any],
         leaves: list[Any],
@@ -401,9 +402,8 @@ class JitFunction:
         if any(new is not old for new, old in zip(hosted, leaves, strict=True)):
             dynamic, named = jax.tree_util.tree_unflatten(tree, hosted)
         if not program.params:
-            plain = len(args) == len(leaves) and not named
-            if plain and all(type(a) is _Array for a in args):
-                self._remember(program, key, args)
+            if all(is_quick(leaf, k) for leaf, k in zip(leaves, key.leaves, strict=True)):
+                self._remember(program, key, args, kwargs, leaves)
             return program.call(*dynamic, **named)
         counts = [len(jax.tree_util.tree_leaves(value)) for value in dynamic]
         starts = [sum(counts[:i]) for i in range(len(counts))]
@@ -419,11 +419,24 @@ class JitFunction:
                 program.bound = bound
             return program.call(*fed, **named)
 
-    def _remember(self, program: _Program, key: CallKey, args: tuple[Any, ...]) -> None:
+    def _remember(
+        self,
+        program: _Program,
+        key: CallKey,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+    ) -> None:
         """Let the next call with arguments of the same types skip the search."""
-        run, record = program.call, program.record
-        made = quick_call(args, key.context[0], run, record, self._call)
-        self.__call__ = self._any_call if made is None else made
+        run, record, context = program.call, program.record, key.context[0]
+        plain = len(args) == len(leaves) and not kwargs and not key.static
+        made = None
+        if plain and all(type(a) is _Array for a in args):
+            made = quick_call(args, context, run, record, self._call)
+        if made is None:
+            static = self._roles.static_numbers, self._roles.static_names
+            made = quick_tree_call(args, kwargs, static, context, run, record, self._call)
+        self.__call__ = made
 
     def _compile(
         self,

@@ -11,8 +11,14 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from rlx_xla._jax_compat import calls
 from rlx_xla._jax_compat import client as jax_client
+
+_ARRAY = jax_client.ArrayImpl
+flatten = jax.tree_util.tree_flatten
 
 _MOST = 64
 """Arguments that have a short way; the program itself is as quick with more."""
@@ -87,3 +93,95 @@ def _maker(tied: tuple[bool, ...], placed: tuple[bool, ...]) -> Callable[..., An
     namespace: dict[str, Any] = {}
     exec(compile(source, "<rlx quick call>", "exec"), namespace)
     return namespace["make"]
+
+
+def quick_tree_call(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static: tuple[frozenset[int], frozenset[str]],
+    context: Any,
+    run: Callable[..., Any],
+    record: Any,
+    slow: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+) -> Callable[..., Any]:
+    """Return the same for structures, host arrays, numbers, keywords and static arguments.
+
+    Args:
+        args: positional arguments of a call.
+        kwargs: keyword arguments.
+        static: positions and names of static ones; they have hashes.
+        context: JAX's settings.
+        run: the program; takes the arguments that are not static.
+        record: its ``hits`` are counted.
+        slow: takes positional and keyword arguments of any other call.
+    """
+    numbers, names = static
+    count, keys = len(args), kwargs.keys()
+    kept = tuple(i for i in range(count) if i not in numbers)
+    named = tuple(k for k in keys if k not in names)
+    fixed = [(i, args[i]) for i in range(count) if i in numbers]
+    fixed_names = [(k, kwargs[k]) for k in keys if k in names]
+    statics = tuple((w, type(v), hash(v), v) for w, v in (*fixed, *fixed_names))
+    whole = len(kept) == count and len(named) == len(keys)
+    dynamic = tuple(args[i] for i in kept), {k: kwargs[k] for k in named}
+    leaves, tree = flatten(dynamic)
+    one = jax_client.is_only_device()
+    wanted = tuple(_probe(leaf, one) for leaf in leaves)
+    settings, now = context, calls.trace_context
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != count or kwargs.keys() != keys or now() != settings:
+            return slow(args, kwargs)
+        if statics and not _same(statics, args, kwargs):
+            return slow(args, kwargs)
+        chosen = (args, kwargs) if whole else (
+            tuple([args[i] for i in kept]), {k: kwargs[k] for k in named}
+        )  # fmt: skip
+        found, structure = flatten(chosen)
+        if structure != tree:
+            return slow(args, kwargs)
+        for leaf, (kind, first, second, place) in zip(found, wanted, strict=True):
+            if type(leaf) is not kind:
+                return slow(args, kwargs)
+            if kind is _ARRAY:
+                if leaf.aval is not first or leaf._committed is not second:
+                    return slow(args, kwargs)
+                if place is not None and leaf.sharding is not place and leaf.sharding != place:
+                    return slow(args, kwargs)
+            elif first is not None and (leaf.dtype != first or leaf.shape != second):
+                return slow(args, kwargs)
+        record.hits += 1
+        return run(*chosen[0], **chosen[1])
+
+    return call
+
+
+def _same(statics: Sequence[Any], args: tuple[Any, ...], kwargs: dict[Any, Any]) -> bool:
+    """Whether static arguments are those of another call, and what they were then."""
+    try:
+        for where, kind, code, value in statics:
+            given = args[where] if type(where) is int else kwargs[where]
+            if type(given) is not kind or hash(given) != code or given != value:
+                return False
+    except TypeError:  # one without a hash, for which JAX has a message
+        return False
+    return True
+
+
+def _probe(leaf: Any, one: bool) -> tuple[Any, ...]:
+    """What the leaf of another call is compared with: its class, and what its type is made of."""
+    kind = type(leaf)
+    if kind is _ARRAY:
+        tied = bool(leaf._committed)
+        return kind, leaf.aval, tied, leaf.sharding if tied or not one else None
+    if kind is np.ndarray:
+        return kind, leaf.dtype, leaf.shape, None
+    return kind, None, None, None
+
+
+def is_quick(leaf: Any, key: Any) -> bool:
+    """Whether a leaf can be compared by ``quick_tree_call``, and goes to the program as it is."""
+    kind = type(leaf)
+    if kind is np.ndarray:
+        return leaf.dtype == key[0]
+    return kind is _ARRAY or kind in (bool, int, float, complex)

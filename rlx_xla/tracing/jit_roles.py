@@ -72,7 +72,9 @@ class Roles:
         ]
         labels += [(k, v) for k, v in sorted(kwargs.items()) if k in self.static_names]
         static = tuple((name, type(value), value) for name, value in labels)
-        if any(getattr(type(value), "__hash__", None) is None for _, value in labels):
+        try:
+            hash(static)
+        except TypeError:
             return None
         return dynamic, named, static
 

@@ -195,6 +195,35 @@ def caches_cleared(jit: Jit) -> Any:
     return before, fast._cache_size(), fast(X)
 
 
+def each(fn: Callable[..., Any], *calls: tuple[tuple[Any, ...], dict[str, Any]]) -> list[Any]:
+    return [fn(*args, **kwargs) for args, kwargs in calls]
+
+
+ARGUMENTS: dict[str, tuple[Any, Any]] = {
+    "flat": (-1 - X**2, Y),
+    "tree": ({"a": X}, Y),
+    "numbers": (np.ones(4, np.float32), 2.0),
+}
+
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "jit is off": jax.disable_jit,
+    "wide": lambda: enable_x64(True),
+    "NaNs are looked for": lambda: jax.debug_nans(True),
+    "a mesh": lambda: jax.set_mesh(jax.make_mesh((1,), ("i",))),
+    "nothing runs": lambda: jax.no_execution(True),
+    "transfers are refused": lambda: jax.transfer_guard("disallow"),
+}
+
+
+def between(jit: Jit, args: Any, setting: str) -> list[Any]:
+    """Calls before, in and after a setting; the first ones are remembered."""
+    fast = jit(lambda x, y: jnp.log(x["a"] if isinstance(x, dict) else x) * y)
+    found = [fast(*args), fast(*args)]
+    with SETTINGS[setting]():
+        found.append(fast(*args))
+    return [*found, fast(*args)]
+
+
 def in_turn(jit: Jit) -> list[Any]:
     fast = jit(f)
     return [fast(x, Y) for x in (X, TIED, X, TIED)]
@@ -437,6 +466,39 @@ SAME: dict[str, Callable[[Jit], Any]] = {
         for fn, x in ((jnp.log, -jnp.ones(2)), (lambda n: 1 // n, 0), (lambda i: X[i], 9), (f, X))
     ],
     "a check that stays": lambda j: j(lambda x: checkify.check(x[0] > 9, "small") or x)(X),
+    # calls that go the short way, or must not
+    "statics in turn": lambda j: each(
+        j(lambda x, n=1: x * n, static_argnames="n"),
+        *[((X, n), {}) for n in (1, 1, True, 2.0, 2, 1)],
+        ((X,), {"n": 2}),
+        ((X,), {}),
+    ),
+    "a static without a hash": lambda j: each(
+        j(lambda x, n: x, static_argnums=1), *[((X, n), {}) for n in ((1, 2), (1, 2), (1, [2]))]
+    ),
+    "numbers in turn": lambda j: each(
+        j(lambda x, n: x * n), *[((X, n), {}) for n in (1, 1, 2, 2.0, True, False, 1j, 2**31 - 1)]
+    ),
+    "a number too large": lambda j: each(
+        j(lambda x, n: x * n), *[((X, n), {}) for n in (1, 1, 2**31)]
+    ),
+    "arrays of NumPy in turn": lambda j: each(
+        j(lambda x: x * 2),
+        *[((a,), {}) for a in (np.ones(3, np.float32),) * 2],
+        *[((a,), {}) for a in (np.ones(4, np.float32), np.ones(4), np.arange(4), X, X)],
+    ),
+    "structures in turn": lambda j: each(
+        j(lambda t, y=1.0: jax.tree.map(lambda v: v + y, t)),
+        *[((t,), {}) for t in ({"a": X}, {"a": X}, [X, None], [X, None], {"a": TIED}, {"a": TIED})],
+        *[(({"a": v},), {"y": y}) for v, y in ((X, X), (X, X), (Y, TIED), (X, 2.0))],
+        (({"a": jax.device_put(X, NamedSharding(mesh(), P()))},), {}),
+        (({"a": TIED},), {}),
+    ),
+    **{
+        f"{how}, then {what}": lambda j, how=how, what=what: between(j, ARGUMENTS[how], what)
+        for how in ("flat", "tree", "numbers")
+        for what in SETTINGS
+    },
     # callbacks
     "callbacks in a loop": seen_by_callbacks,
     "a callback's error": lambda j: np.asarray(

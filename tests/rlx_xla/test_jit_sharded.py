@@ -42,6 +42,33 @@ np.testing.assert_allclose(got, jax.grad(lambda x, w: fn(x, w)["y"].max())(x, w)
 given = jax.device_put(x + 0, NamedSharding(mesh, P("rows")))
 rlx_xla.jit(lambda x: x * 2, donate_argnums=0)(given)
 assert given.is_deleted()
+# Shardings and devices that the function is given, and the default device of a block.
+rows = NamedSharding(mesh, P("rows"))
+last = jax.devices()[-1]
+
+def placed(jit):
+    yield jit(fn, in_shardings=(rows, None), out_shardings=rows)(x, w)["y"]
+    yield jit(fn, device=last)(x, w)["y"]
+    yield jit(fn)(x, jax.device_put(w, last))["y"]
+    with jax.default_device(last):
+        free = jit(fn)
+        yield free(np.asarray(x), np.asarray(w))["y"]
+        yield free(x, w)["y"]
+        yield free(x, w)["y"]
+    with jax.set_mesh(mesh):
+        yield jit(fn)(x, w)["y"]
+
+for ours, theirs in zip(placed(rlx_xla.jit), placed(jax.jit), strict=True):
+    assert ours.committed == theirs.committed, (ours.sharding, theirs.sharding)
+    assert ours.sharding.is_equivalent_to(theirs.sharding, 2), (ours.sharding, theirs.sharding)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+for jit in (jax.jit, rlx_xla.jit):
+    try:
+        jit(fn)(jax.device_put(x, last), jax.device_put(w, jax.devices()[0]))
+    except ValueError as error:
+        assert "incompatible devices" in str(error)
+    else:
+        raise AssertionError("two devices")
 print("held")
 """
 
