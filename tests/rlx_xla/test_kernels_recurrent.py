@@ -114,6 +114,38 @@ def test_a_gru_that_resets_first_has_a_gradient_and_batches(rng: np.random.Gener
     np.testing.assert_allclose(*mapped, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [Lstm, Gru])
+def test_a_masked_network_has_a_gradient_and_batches(
+    kind: type[Op], rng: np.random.Generator
+) -> None:
+    """Where a sequence has ended, NaN gets into no state; slopes are those of the shorter one."""
+    network: Any = kind
+    op, arrays = network(hidden_size=6, carry=True), _arrays(kind, rng)[1]
+    arrays += [_draw(rng, 1, 2, 6) for _ in range(2 if kind is Lstm else 1)]
+    mask = np.arange(9) < np.array([[9], [4]])
+    arrays[0][1, 4:] = np.nan
+    b = rlx.GraphBuilder("masked")
+    types = [TensorType(as_dtype(a.dtype), a.shape) for a in [*arrays, mask]]
+    ours = rlx_xla.to_jax(b.build(op(*(b.input(f"x{i}", t) for i, t in enumerate(types)))))
+    short = [arrays[0][1:, :4], *arrays[1:-1], *([arrays[-1][:, 1:]])]
+    if kind is Lstm:
+        short[-2] = arrays[-2][:, 1:]
+    alone = rlx.GraphBuilder("short")
+    types = [TensorType(as_dtype(a.dtype), a.shape) for a in short]
+    plain = rlx_xla.to_jax(alone.build(op(*(alone.input(f"x{i}", t)
+                                            for i, t in enumerate(types)))))  # fmt: skip
+    last = jax.jit(lambda *a: ours(*a, mask)[1][:, 1:])
+    np.testing.assert_allclose(last(*arrays), jax.jit(plain)(*short)[1], rtol=1e-5, atol=1e-6)
+    whole = lambda *a: ours(*a, mask)  # noqa: E731
+    slopes = [
+        jax.jit(jax.grad(lambda x, f=f, a=a: (f(x, *a)[1][:, -1] ** 2).sum()))(np.nan_to_num(x))
+        for f, (x, *a) in ((whole, arrays), (plain, short))
+    ]
+    np.testing.assert_allclose(slopes[0][1:, :4], slopes[1], rtol=1e-4, atol=1e-6)
+    mapped = jax.vmap(lambda x: ours(x, *arrays[1:], mask)[1])(np.stack([arrays[0]] * 2))
+    np.testing.assert_allclose(mapped[1][:, 1:], last(*arrays), rtol=1e-5, atol=1e-6)
+
+
 def test_weights_that_leave_the_cache_are_left_to_xla() -> None:
     types = ["f32[1, 9, 5]", "f32[10240]", "f32[1, 2048, 512]", "f32[1, 2048]"]
     (kernel,) = kernels_for(Lstm, "cpu")
@@ -157,3 +189,21 @@ def test_the_handlers_check_their_calls(
     call = jax.ffi.ffi_call(library.target(symbol), jax.ShapeDtypeStruct(result.shape, jnp.float32))
     with pytest.raises(jax.errors.JaxRuntimeError, match=f"{symbol}: .*{message}"):
         jax.block_until_ready(jax.jit(lambda *a: call(*a, **attributes))(*arrays))
+
+
+def test_the_handler_checks_a_mask(rng: np.random.Generator) -> None:
+    library = ffi.load()
+    assert not isinstance(library, ffi.Unavailable)
+    arrays = [
+        *_arrays(Lstm, rng)[1],
+        _draw(rng, 1, 2, 6),
+        _draw(rng, 1, 2, 6),
+        np.ones((2, 8), bool),
+    ]
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 9, 6), (1, 2, 6), (1, 2, 6))]
+    call = jax.ffi.ffi_call(library.target("rlx_recurrent_f32_cpu"), shapes)
+    given = {**NETWORK, "carry": np.bool_(True)}
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"a mask \[2, 9\] is required; got \[2, 8"
+    ):
+        jax.block_until_ready(jax.jit(lambda *a: call(*a, **given))(*arrays))

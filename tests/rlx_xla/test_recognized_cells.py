@@ -17,6 +17,8 @@ from rlx.recognition_report import RecognitionReport
 from rlx_xla.kernels import ffi
 from tests.rlx_xla.recognize_cells import H, lstm, plain, state_only
 from tests.rlx_xla.recognize_loops import delta_rule
+from tests.rlx_xla.recognize_recurrences import mamba
+from tests.rlx_xla.recognize_sequences import _lstm, masked, zeros
 
 LEFT = "no kernel takes it, or XLA's CPU runs the loop as fast as it stands"
 
@@ -75,6 +77,40 @@ def test_loops_run_by_the_kernels() -> None:
     assert {"gru.cpu.ffi", "rnn.cpu.ffi"} <= {c.implementation for c in report.kernels}
     report = _compiled(delta_rule, _draw((9, H), (9, H), (9, H), (9,))).report()
     assert "gated_delta_net.cpu.ffi" in {c.implementation for c in report.kernels}
+
+
+def test_masked_cells_run_by_the_kernel() -> None:
+    """Sequences of several lengths in both directions: no step of one that has ended counts."""
+
+    def both(x: Any, lengths: Any, *weights: Any) -> Any:
+        goes = jnp.arange(7)[:, None] < lengths
+        made = [masked(_lstm, reverse=back, shown=zeros)(x, goes, *weights)[1]
+                for back in (False, True)]  # fmt: skip
+        return jnp.concatenate(made, -1)
+
+    x, *weights = _draw((7, 5, 3), (3, 16), (4, 16), (16,))
+    lengths = jnp.asarray(np.random.default_rng().integers(0, 8, 5))
+    report = _compiled(both, [x, lengths, *weights]).report()
+    assert report.recognition.counts == {"lstm": 2}
+    assert "lstm.cpu.ffi" in {c.implementation for c in report.kernels}
+
+
+def test_a_tree_of_products_runs_by_the_kernel() -> None:
+    arguments = _draw((2, 33, 5), (2, 33, 5), (5, 3), (2, 33, 3), (2, 33, 3))
+    report = _compiled(mamba(), arguments).report()
+    assert report.recognition.of("selective_scan") == 1
+    assert "selective_scan.cpu.ffi" in {c.implementation for c in report.kernels}
+
+
+def test_a_tree_of_products_stays_without_a_kernel() -> None:
+    graph = rlx_xla.trace(mamba(), *_draw((2, 9, 5), (2, 9, 5), (5, 3), (2, 9, 3), (2, 9, 3))).graph
+    ctx = PassContext(platform="cpu", has_kernel=lambda node: False)
+    for step in (InlineCalls(), Canonicalize(), Recognize()):
+        graph = step.run(graph, ctx)
+    assert isinstance(ctx.found, RecognitionReport)
+    assert [(m.pattern, m.reason) for m in ctx.found.misses] == [
+        ("selective_scan", "no kernel takes it in place of its tree of products")
+    ]
 
 
 def _found(batch: int, width: int, **options: Any) -> RecognitionReport:
