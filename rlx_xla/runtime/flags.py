@@ -97,7 +97,8 @@ def _of_convolutions(graph: Graph, options: CompileOptions) -> tuple[Flag, ...]:
     wide products the plain emitters are slower than XLA's newer ones, by up to a half.
     """
     nodes = graph.nodes()
-    families = {_family(node.op) for node in nodes if not isinstance(node.op, (Rsqrt, Sqrt))}
+    kinds = {type(node.op) for node in nodes}
+    families = {_family(kind) for kind in kinds.difference((Rsqrt, Sqrt))}
     if options.strict or len(graph.all_graphs()) > 1 or not families <= _FAMILIES:
         return ()
     slices = Counter(node.inputs[0] for node in nodes if isinstance(node.op, Slice))
@@ -112,15 +113,15 @@ def _of_convolutions(graph: Graph, options: CompileOptions) -> tuple[Flag, ...]:
         found.append(Flag(_EMITTERS, False, reason))
     narrow = any(v.dtype.is_float and v.dtype.bits < 32 for node in nodes for v in node.results)
     branches = (Concatenate, Pad) if narrow else (Concatenate,)
-    plain = families.isdisjoint(_LONG) and not any(isinstance(n.op, branches) for n in nodes)
+    plain = families.isdisjoint(_LONG) and kinds.isdisjoint(branches)
     if plain and known.optimization_level() == known.USUAL_LEVEL:
         found.append(Flag(_LEVEL, known.USUAL_LEVEL - 1, "such loops are as fast, compiled sooner"))
     return tuple(flag for flag in found if flag.name not in options.compiler_options)
 
 
-def _family(op: Op) -> str:
+def _family(op: type[Op]) -> str:
     """The package or module of an op's family, or what stands in its place."""
-    return ".".join(type(op).__module__.split(".")[:3])
+    return ".".join(op.__module__.split(".")[:3])
 
 
 def _is_f8(node: Node) -> bool:
