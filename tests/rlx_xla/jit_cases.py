@@ -13,14 +13,12 @@ import inspect
 import io
 import logging
 import math
-import pickle
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -396,7 +394,6 @@ SAME: dict[str, Callable[[Jit], Any]] = {
     "programs": lambda j: counted(j, (X,), (X,), (jnp.ones(5),), (1.0,), (1,)),
     "programs of statics": lambda j: counted(j, (X, 1), (X, 2), (X, 1), static_argnums=1),
     "copied": lambda j: (same_after(j, copy.copy), same_after(j, copy.deepcopy)),
-    "pickled": lambda j: same_after(j, lambda g: pickle.loads(cloudpickle.dumps(g))),
     # structures
     "dataclass": lambda j: j(lambda p: Pair(p.a * p.n, p.n + 1))(Pair(X, 3)),
     "structures": lambda j: j(lambda t: t)(

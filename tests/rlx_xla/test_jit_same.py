@@ -174,6 +174,15 @@ def test_a_function_goes_to_another_process() -> None:
     assert twin(X, y=3.0).committed
 
 
+def test_a_closure_goes_by_value() -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    factor = float(np.random.default_rng().normal())
+    fast = rlx_xla.jit(lambda x, n: x * n * factor, static_argnums=1)
+    fast(X, 2)
+    twin = pickle.loads(cloudpickle.dumps(fast))
+    np.testing.assert_allclose(twin(X, 3), X * 3 * factor, rtol=1e-6)
+
+
 def test_flags_reach_the_compile() -> None:
     options = rlx.CompileOptions(compiler_options={"xla_cpu_enable_fast_math": False})
     fast = rlx_xla.jit(
