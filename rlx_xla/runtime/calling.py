@@ -79,7 +79,8 @@ class BoundCall:
     Attributes:
         call: the function; takes unbound arguments, returns a list of ``jax.Array``.
         call_one: the same for a program with one result: returns that.
-        swap_bound: replaces all bound buffers at once; a running call keeps the old ones.
+        swap_bound: replaces all bound buffers at once; a running call keeps the old ones. Its
+            second argument says whether they tie results (``CallShape.follows``).
         swap_resident: replaces the resident buffers; raises RunError during a call.
         resident: returns the resident buffers.
     """
@@ -198,15 +199,15 @@ def _source(shape: CallShape) -> str:
         "    tied, handlers = parts.tied_handlers, free",
         "    composed, traced, explain = parts.composed, parts.traced, parts.explain",
         "    acquire, release = lock.acquire, lock.release",
-        "    bound = ()",
+        "    bound = (); held = False",
         *(f"    v{i} = avals[{i}]; s{i} = sharding" for i in range(count)),
         *(f"    r{i} = None" for i in range(resident)),
         *_function(shape, "call", ""),
         *_function(shape, "call_one", "[0]"),
         "    call.__qualname__ = call_one.__qualname__ = 'compiled graph'",
-        "    def swap_bound(new):",
-        "        nonlocal bound",
-        "        bound = new",
+        "    def swap_bound(new, hold=False):",
+        "        nonlocal bound, held",
+        "        bound = new; held = hold",
         "    def swap_resident(new):",
         *([f"        nonlocal {', '.join(f'r{i}' for i in range(resident))}"] if resident else []),
         "        if not acquire(False):",
@@ -251,8 +252,8 @@ def _function(shape: CallShape, name: str, pick: str) -> list[str]:
             f"            {a} = admit({index}, {a}); {v} = {a}.aval{remember}",
         ]
     indent = "        "
-    if shape.follows and count:
-        committed = " or ".join(f"a{i}._committed" for i in range(count))
+    if shape.follows:
+        committed = " or ".join(["held", *(f"a{i}._committed" for i in range(count))])
         lines.append(f"        handlers = tied if {committed} else free")
     if resident:
         lines += [

@@ -135,7 +135,7 @@ class LoadedExecutable:
             weak_results: indices of results whose type is weak in JAX's sense.
             cast: convert arguments of another dtype instead of refusing them.
             committed: whether results are tied to the device; ``"arguments"`` means: where an
-                unbound argument is, as ``jax.jit`` has it; None: unless it is JAX's default device.
+                argument is, as ``jax.jit`` has it; None: unless it is JAX's default device.
             compiler_options: XLA flags by name.
             host_callbacks: Python callbacks of the module, in order. Such a module runs on the
                 hot path only.
@@ -256,7 +256,12 @@ class LoadedExecutable:
                 self._call.swap_resident(tuple(new[i] for i in sorted(new)))
             fixed = {i: b for i, b in buffers.items() if i not in self.resident}
             self._bound_buffers = {**self._bound_buffers, **fixed}
-            self._call.swap_bound(segments(self._layout(), self._bound_buffers))
+            hold = self._follows and any(
+                b._committed
+                for i, b in self._bound_buffers.items()
+                if not self.argument_names[i].startswith(_CAPTURED)
+            )
+            self._call.swap_bound(segments(self._layout(), self._bound_buffers), hold)
 
     def clone(self) -> LoadedExecutable:
         """Return an executable of the same compiled program with nothing bound."""
@@ -563,6 +568,9 @@ class LoadedExecutable:
                     f"({', '.join(map(str, self.result_types))}). Name another output."
                 )
 
+
+_CAPTURED = "captured/"
+"""Names of what a function closes over start so; as under ``jax.jit`` it ties no results."""
 
 _WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 

@@ -202,3 +202,5 @@ def test_params_and_dims_count_and_tie() -> None:
     assert not kept(X, Y).committed
     assert kept(X, TIED).committed
     assert not kept(X, np.asarray(Y)).committed
+    assert kept(TIED, Y).committed
+    assert not kept(X, Y).committed
