@@ -257,7 +257,7 @@ class LoadedExecutable:
             fixed = {i: b for i, b in buffers.items() if i not in self.resident}
             self._bound_buffers = {**self._bound_buffers, **fixed}
             hold = self._follows and any(
-                b._committed
+                b.committed
                 for i, b in self._bound_buffers.items()
                 if not self.argument_names[i].startswith(_CAPTURED)
             )
