@@ -198,8 +198,7 @@ class LanguageModel:
         self._programs = Programs(
             self._session, self.config, self._params, caches, native=tpu,
             loops=self._session.device.startswith("cpu") and isinstance(ffi.load(), LoadedLibrary),
-            decides=self._session.device.startswith("cpu"), in_child=compile_in_child,
-            flat=gpu, burst=_burst(self.packed_bytes) if gpu else 1,
+            in_child=compile_in_child, flat=gpu, burst=_burst(self.packed_bytes) if gpu else 1,
         )  # fmt: skip
 
     @property

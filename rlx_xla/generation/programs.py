@@ -84,7 +84,6 @@ class Programs:
         loops: bool = False,
         flat: bool = False,
         burst: int = 1,
-        decides: bool = False,
         in_child: bool | None = False,
     ) -> None:
         """Hold a model; nothing is compiled and nothing uploaded yet.
@@ -100,8 +99,6 @@ class Programs:
             flat: write layers out with few arguments, and decide on the host whether tokens are
                 drawn, for devices that wait for it otherwise; see `decoder_flat`.
             burst: tokens of each row that a call of `advance` makes; more than 1 with `flat` only.
-            decides: decide on the host whether tokens are drawn, without `flat` too: a program
-                without the draw, which is the longest part of it, takes 3 MiB less.
             in_child: compile in a process of its own; None where that pays.
         """
         joined = None
@@ -111,7 +108,7 @@ class Programs:
             joined = decoder_loop.loop_params(params)
         self._form = "layers" if joined is None else "flat" if flat else "loop"
         self._far = flat
-        self._decides = flat or decides  # on the host, whether tokens are drawn
+        self._decides = flat  # on the host, whether tokens are drawn
         self._plain = params if self._form == "flat" else None
         self.burst = burst
         self._cache_dtype = cache_dtype

@@ -72,7 +72,7 @@ def said(model: LanguageModel) -> tuple[list[int], list[float], list[str]]:
 
 def asked(model: LanguageModel) -> str:
     """What is said of the program of a step, which is not compiled in this process."""
-    programs, key = model._programs, (1, 1, 128, True)
+    programs, key = model._programs, (1, 1, 128, None)
     programs._maker.program(programs, programs._store(), "llama", [key])
     return programs.where()[key[:3]]
 
