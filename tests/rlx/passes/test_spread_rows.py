@@ -93,6 +93,25 @@ def test_parts_make_the_whole(op: type[rlx.ops.Sort]) -> None:
     assert made > 1, "no sample of this op has rows to divide"
 
 
+@pytest.mark.parametrize("op", [Lstm, Gru])
+def test_a_mask_is_divided_with_its_sequences(op: type[rlx.ops.Sort]) -> None:
+    (sample,) = [s for s in drawn(op) if "masked" in s.label and not s.inputs[0].shape[0] % 2]
+    leaves = [Input(name=f"x{i}", dtype=as_dtype(a.dtype), shape=a.shape)()
+              for i, a in enumerate(sample.inputs)]  # fmt: skip
+    node = make_node(sample.op, leaves)
+    rows = rows_of(node)
+    assert rows is not None
+    assert rows[0][-1] == (0, None)
+    first = constrain(leaves[0], P("data"), MESH)
+    results = divided(make_node(sample.op, [first, *leaves[1:]]), MESH, lambda _: True)
+    assert results is not None
+    pairs = zip(run(Graph(leaves, (), results), sample.inputs),
+                run(Graph(leaves, (), node.results), sample.inputs), strict=True)  # fmt: skip
+    for mine, whole in pairs:
+        np.testing.assert_allclose(*(a.astype(np.float64) for a in (mine, whole)), rtol=2e-2,
+                                   atol=1e-5)  # fmt: skip
+
+
 def test_what_stays_as_it_is() -> None:
     x = Input(name="x", dtype=rlx.DType.F32, shape=(4, 6))()
     rows = constrain(x, P("data"), MESH)
