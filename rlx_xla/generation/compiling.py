@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, final
 
 import jax
+import jax.monitoring
 
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla.generation.program_child import CACHE, ORDER, REFUSED, Order, made_file
@@ -93,7 +94,11 @@ class ProgramMaker:
                     found = store.load(name, key, child.cache)
                     why = "what the child made does not load"
                 if found is not None:
-                    store.adopt(key, child.cache)
+                    # Told here as other compiles are: nobody listens in the child.
+                    seconds = store.adopt(key, child.cache)
+                    jax.monitoring.record_event_duration_secs(
+                        jax_client.BACKEND_COMPILE_EVENT, seconds
+                    )
             except OSError as error:
                 why = f"no child can be started: {error}"
             finally:

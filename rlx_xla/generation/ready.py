@@ -197,13 +197,18 @@ class ReadyPrograms:
         """What a program depends on."""
         return self._key(key).parts
 
-    def adopt(self, key: tuple[Any, ...], source: ProgramCache) -> None:
-        """Take a program of another cache into the compile cache, where that is on."""
-        kept = self._cache()
-        data = None if kept is None else source.get(self._key(key))
+    def adopt(self, key: tuple[Any, ...], source: ProgramCache) -> float:
+        """Take a program of another cache into the compile cache, where that is on.
+
+        Returns:
+            What its compile took, in seconds.
+        """
+        kept, where = self._cache(), self._key(key)
+        entry = source.find(where.digest)
+        data = None if kept is None else source.get(where)
         if kept is not None and data is not None:
-            entry = next(iter(source.entries()))
-            kept.put(self._key(key), data, entry.name, entry.seconds)
+            kept.put(where, data, entry.name, entry.seconds)
+        return entry.seconds
 
     def problem(self) -> str | None:
         """Why a program that is found could differ from one that is compiled here, or None."""

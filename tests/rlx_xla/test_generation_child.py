@@ -89,12 +89,22 @@ def test_one_child_makes_all_programs(
     def refused(*args: Any, **words: Any) -> Any:
         raise AssertionError("nothing is traced here")
 
+    compiles: list[float] = []
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+        if event == compiling.jax_client.BACKEND_COMPILE_EVENT:
+            compiles.append(seconds)
+
     with monkeypatch.context() as patch:
         patch.setattr(tracing, "trace", refused)
+        jax.monitoring.register_event_duration_secs_listener(listen)
         model = LanguageModel(path, compile_in_child=True)
         tokens, logprobs, where = said(model)
+        jax.monitoring.unregister_event_duration_listener(listen)
         assert len(children) == 1
         assert children[0].returncode is not None
+        assert len(compiles) == 2
+        assert min(compiles) > 0
         assert [how.partition(",")[0] for how in where] == ["compiled by a child process"] * 2
         # The compile cache has them now, also for a model that asks for no child.
         again = LanguageModel(path, compile_in_child=False)
