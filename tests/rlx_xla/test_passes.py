@@ -113,3 +113,33 @@ def test_a_recognised_softmax_keeps_its_plain_maximum() -> None:
     x = jnp.ones((64, 65))
     compiled = rlx.Session("cpu").compile(rlx_xla.trace(jax.nn.softmax, x))
     assert "stablehlo.or" not in compiled.stablehlo()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        rlx.PrecisionPolicy.AUTO_MIXED,
+        rlx.PrecisionPolicy.AUTO_MIXED_BF16,
+        rlx.PrecisionPolicy.ALWAYS_F16,
+    ],
+    ids=str,
+)
+def test_texts_of_padding_alone_have_the_rows_of_f32(
+    policy: rlx.PrecisionPolicy, rng: np.random.Generator
+) -> None:
+    """A bias of −1e9 is added in f32, by the kernel too: in f16 it would be −Inf, its rows NaN."""
+
+    def attend(x: Any, mask: Any, w: Any) -> Any:
+        q, k, v = (jnp.einsum("bsd,dhe->bshe", x, one) for one in w)
+        bias = (1.0 - mask[:, None, None, :]) * -1e9
+        weights = jax.nn.softmax(jnp.einsum("bqhe,bkhe->bhqk", q, k) * 16**-0.5 + bias, -1)
+        return jnp.einsum("bhqk,bkhe->bqhe", weights, v)
+
+    x = rng.normal(size=(3, 9, 32)).astype(np.float32)
+    w = rng.normal(size=(3, 32, 2, 16)).astype(np.float32) / 6
+    mask = np.array([[1] * 9, [1] * 4 + [0] * 5, [0] * 9], np.float32)
+    compiled = rlx.Session("cpu", policy=policy).compile(rlx_xla.trace(attend, x, mask, w))
+    (node,) = [n for n in compiled.report().lir.graph.nodes() if n.op.op_name == "attention"]
+    assert [str(v.dtype) for v in node.inputs[-1:]] == ["f32"]
+    assert str(node.inputs[0].dtype) in ("f16", "bf16")
+    np.testing.assert_allclose(compiled(x, mask, w), attend(x, mask, w), rtol=3e-2, atol=3e-2)

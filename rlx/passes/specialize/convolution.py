@@ -2,8 +2,8 @@
 
 XLA's CPU convolves each group on its own, one element at a time. Written as one product for each
 place of the kernel, the whole sum becomes a single loop in vector lanes. Where the device has a
-kernel for such a convolution it is left to that: XLA compiles each of these loops for 25 ms, and
-runs a kernel of 5×5 places in thrice the time.
+kernel for such a convolution it is left to that: XLA compiles each of these loops for 25 ms (5 by
+the flags of ``rlx_xla.runtime.flags``), and runs a kernel of 5×5 places in thrice the time.
 """
 
 from __future__ import annotations
