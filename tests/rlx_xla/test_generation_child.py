@@ -100,7 +100,6 @@ def test_one_child_makes_all_programs(
         jax.monitoring.register_event_duration_secs_listener(listen)
         model = LanguageModel(path, compile_in_child=True)
         tokens, logprobs, where = said(model)
-        jax.monitoring.unregister_event_duration_listener(listen)
         assert len(children) == 1
         assert children[0].returncode is not None
         assert len(compiles) == 2
