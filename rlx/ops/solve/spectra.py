@@ -148,7 +148,8 @@ class Svd(Op):
 
     Result:
         s real(T)[..., k] descending, k = min(m, n); with compute_uv also u T[..., m, k or m] and
-        vt T[..., k or n, n], unique up to common phases. NaN where the method does not converge.
+        vt T[..., k or n, n], unique up to common phases. NaN where x is not finite, or the method
+        does not converge.
 
     Constraints:
         C1: x is [..., m, n].
@@ -179,6 +180,8 @@ class Svd(Op):
         def factor(matrix: Array) -> tuple[Any, ...]:
             if not matrix.size:
                 return (0.0, *map(np.eye, x.shape[-2:])) if full else (0.0,) * count
+            if not np.isfinite(matrix).all():  # NumPy's gesdd never ends on some of these
+                return (np.nan,) * count
             try:
                 made = np.linalg.svd(
                     matrix, full_matrices=self.full_matrices, compute_uv=self.compute_uv
