@@ -266,7 +266,7 @@ OUTER = "k ⊗ v is added to its state, and nothing that the state already gives
 TOP = "a sum of exponentials below a running maximum: no op of ours carries one along a sequence"
 NOT_EXP = "what decays its state or enters it is not exp(delta · a) and delta · b · x"
 WAYS = [
-    Way("mamba by associative_scan", mamba(), SCAN, FOUND),
+    Way("mamba by associative_scan", mamba(), SCAN, FOUND, hostile=False),
     Way("mamba by associative_scan, sums", mamba(sum_of=by_sum), SCAN, FOUND, hostile=False),
     Way("mamba by associative_scan, einsum, each sequence", mamba_of_one, SCAN, FOUND,
         hostile=False),

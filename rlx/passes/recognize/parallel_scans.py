@@ -3,6 +3,10 @@
 Each value of the tree is looked at place by place along the steps: it holds zeros, products of
 decays over a range of steps, or what has entered the state in such a range. What holds the state
 of every step since the first is the recurrence, in whatever order it was put together.
+
+Steps multiply a state by one decay at a time. So an Inf that has entered stays one where a product
+of decays that vanished would have made NaN of it, as it does in float64; and a rate that is NaN
+shows in the first step already, whose decay a tree never reads. Strict mode matches no tree.
 """
 
 from __future__ import annotations
