@@ -107,8 +107,13 @@ def test_a_tree_of_products_stays_without_a_kernel() -> None:
     with jax.numpy_rank_promotion("allow"):
         graph = rlx_xla.trace(mamba(), *arguments).graph
     ctx = PassContext(platform="cpu", has_kernel=lambda node: False)
-    for step in (InlineCalls(), Canonicalize(), Recognize()):
+    strict = PassContext(options=rlx.CompileOptions(strict=True))
+    for step in (InlineCalls(), Canonicalize()):
         graph = step.run(graph, ctx)
+    Recognize().run(graph, strict)
+    assert isinstance(strict.found, RecognitionReport)
+    assert strict.found.of("selective_scan") == 0
+    Recognize().run(graph, ctx)
     assert isinstance(ctx.found, RecognitionReport)
     assert [(m.pattern, m.reason) for m in ctx.found.misses] == [
         ("selective_scan", "no kernel takes it in place of its tree of products")
