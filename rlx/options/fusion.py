@@ -29,6 +29,9 @@ class FusionOptions:
 
     Attributes:
         skip_fusion: recognise nothing.
+        scan_trees: recognise selective scans that a tree of products computes
+            (``jax.lax.associative_scan``) too. Their steps keep an Inf where the tree's product of
+            decays has vanished and makes NaN of it, so that it is not done unasked.
         unfuse_elementwise_regions: take chains of elementwise ops apart again at the end; XLA
             fuses them by itself.
         max_steps: most ops in one elementwise region; None for no limit.
@@ -36,6 +39,7 @@ class FusionOptions:
     """
 
     skip_fusion: bool = False
+    scan_trees: bool = False
     unfuse_elementwise_regions: bool = True
     max_steps: int | None = None
     max_inputs: int | None = None

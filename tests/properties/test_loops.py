@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from rlx.ir.interpret import interpret
 from rlx.ir.verify import verify
 from rlx.options.compile import CompileOptions
+from rlx.options.fusion import FusionOptions
 from rlx.passes import (
     Canonicalize,
     EliminateCommonSubexpressions,
@@ -33,7 +34,8 @@ STEPS = (
 
 def _assert_kept(drawn: Loop) -> RecognitionReport:
     """Each step keeps results and types; what the last one found."""
-    graph, ctx = drawn.graph, PassContext()
+    graph = drawn.graph
+    ctx = PassContext(options=CompileOptions(fusion_opts=FusionOptions(scan_trees=True)))
     wanted = interpret(graph, drawn.feeds)
     for step in STEPS:
         graph = step.run(graph, ctx)

@@ -266,21 +266,25 @@ OUTER = "k ⊗ v is added to its state, and nothing that the state already gives
 TOP = "a sum of exponentials below a running maximum: no op of ours carries one along a sequence"
 NOT_EXP = "what decays its state or enters it is not exp(delta · a) and delta · b · x"
 WAYS = [
-    Way("mamba by associative_scan", mamba(), SCAN, FOUND, hostile=False),
-    Way("mamba by associative_scan, sums", mamba(sum_of=by_sum), SCAN, FOUND, hostile=False),
+    Way("mamba by associative_scan", mamba(), SCAN, FOUND, hostile=False, trees=True),
+    Way("mamba by associative_scan, sums", mamba(sum_of=by_sum), SCAN, FOUND,
+        hostile=False, trees=True),
     Way("mamba by associative_scan, einsum, each sequence", mamba_of_one, SCAN, FOUND,
-        hostile=False),
-    Way("mamba by doubling", mamba(by_doubling), SCAN, FOUND, hostile=False),
+        hostile=False, trees=True),
+    Way("mamba by doubling", mamba(by_doubling), SCAN, FOUND, hostile=False, trees=True),
     Way("mamba by associative_scan of other sizes", mamba(step=jax.nn.sigmoid), (
         (1, 11, D), (1, 11, D), (D, N), (1, 11, N), (1, 11, N)), {"selective_scan": 1},
-        hostile=False),
+        hostile=False, trees=True),
     Way("mamba by associative_scan, bf16", mamba(step=jnp.abs), SCAN, {"selective_scan": 1},
-        dtype=jnp.bfloat16, hostile=False),
+        dtype=jnp.bfloat16, hostile=False, trees=True),
     Way("mamba by associative_scan, x64", mamba(), SCAN, FOUND, x64=True, dtype=jnp.float64,
-        hostile=False),
+        hostile=False, trees=True),
 ]  # fmt: skip
 
 LOOKALIKES = [
+    Way("mamba by associative_scan, unasked", mamba(), SCAN, {"softplus": 1}, misses=(
+        "its tree of products makes NaN where decays vanish beside an Inf, which steps keep; "
+        "FusionOptions(scan_trees=True) takes it",)),
     Way("mamba, last state", mamba(sum_of=with_last_state), SCAN, {"softplus": 1},
         misses=("the states of its tree of products are read besides",)),
     Way("mamba of any decay", mamba(rate=lambda a: a), SCAN, {"softplus": 1}, misses=(
@@ -288,7 +292,7 @@ LOOKALIKES = [
         "another Inf and NaN than steps do",)),
     Way("mamba of other decays", lambda x, d, a, b, c: mamba()(x, d, a, b, c) + by_sum(
         by_associative_scan(jax.nn.sigmoid(d[..., None] * a), x[..., None] * b[:, :, None], 1), c),
-        SCAN, FOUND, misses=(NOT_EXP,)),
+        SCAN, FOUND, misses=(NOT_EXP,), trees=True),
     Way("a tree of sums", mamba(_sum_scan), SCAN, {"softplus": 1}),
     Way("a tree that decays what enters", mamba(_late_decay), SCAN, {"softplus": 1}),
     Way("rg-lru", rg_lru, (X, SQUARE, (D,)), {"softplus": 1}, misses=(ELEMENTS,)),

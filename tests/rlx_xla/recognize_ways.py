@@ -35,6 +35,7 @@ class Way:
         scores: whether the first two arguments are queries and keys.
         units: the units that are counted; None for any.
         depth: patterns and steps in a row, whose roundings add up.
+        trees: with ``FusionOptions(scan_trees=True)``.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Way:
     scores: bool = False
     units: dict[str, int] | None = None
     depth: int = 1
+    trees: bool = False
 
     def __str__(self) -> str:
         return self.name

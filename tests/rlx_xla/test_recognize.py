@@ -144,8 +144,9 @@ def _source(traced: Traced) -> Graph:
     return graph
 
 
-def _found(graph: Graph) -> tuple[Graph, RecognitionReport]:
-    ctx = PassContext()
+def _found(graph: Graph, way: Way) -> tuple[Graph, RecognitionReport]:
+    fusion = rlx.FusionOptions(scan_trees=way.trees)
+    ctx = PassContext(options=rlx.CompileOptions(fusion_opts=fusion))
     made = Recognize().run(graph, ctx)
     report = ctx.found
     assert isinstance(report, RecognitionReport)
@@ -183,10 +184,10 @@ def test_ways(way: Way) -> None:
     draws = _draws(way, rng)
     traced = _traced(way, draws[0], x64=way.x64)
     graph = _source(traced)
-    made, report = _found(graph)
+    made, report = _found(graph, way)
     assert report.counts == way.counts
     assert way.units is None or report.units == way.units
-    again, more = _found(made)
+    again, more = _found(made, way)
     assert not more.counts, again
     assert more.units == report.units
     params = _params(traced)
@@ -245,7 +246,7 @@ def test_each_of_many_layers_is_found(way: Way) -> None:
     layers = [_arguments(way, rng) for _ in range(4)]
     with jax.numpy_rank_promotion("allow"):
         traced = rlx_xla.trace(lambda *given: [way.function(*one) for one in given], *layers)
-    _, report = _found(_source(traced))
+    _, report = _found(_source(traced), way)
     assert report.counts == {name: 4 * count for name, count in way.counts.items()}
 
 
@@ -253,7 +254,7 @@ def test_each_of_many_layers_is_found(way: Way) -> None:
 def test_lookalikes(way: Way) -> None:
     arguments = _arguments(way, np.random.default_rng())
     graph = _source(_traced(way, arguments, x64=way.x64))
-    made, report = _found(graph)
+    made, report = _found(graph, way)
     assert report.counts == way.counts
     assert way.units is None or report.units == way.units
     if not report.counts:

@@ -34,10 +34,13 @@ def _draw(*shapes: tuple[int, ...]) -> list[Any]:
     return [jnp.asarray(rng.standard_normal(s).astype(np.float32) / 2) for s in shapes]
 
 
-def _compiled(fn: Any, arguments: list[Any]) -> Any:
+TREES = rlx.CompileOptions(fusion_opts=rlx.FusionOptions(scan_trees=True))
+
+
+def _compiled(fn: Any, arguments: list[Any], options: rlx.CompileOptions | None = None) -> Any:
     """Compiled for the CPU; its results are those of JAX."""
     with jax.numpy_rank_promotion("allow"):
-        compiled = rlx.Session("cpu").compile(rlx_xla.trace(fn, *arguments))
+        compiled = rlx.Session("cpu").compile(rlx_xla.trace(fn, *arguments), options=options)
         wanted = jax.jit(fn)(*arguments)
     np.testing.assert_allclose(np.asarray(compiled(*arguments)), wanted, rtol=1e-4, atol=1e-5)
     return compiled
@@ -97,7 +100,8 @@ def test_masked_cells_run_by_the_kernel() -> None:
 
 def test_a_tree_of_products_runs_by_the_kernel() -> None:
     arguments = _draw((2, 33, 5), (2, 33, 5), (5, 3), (2, 33, 3), (2, 33, 3))
-    report = _compiled(mamba(), arguments).report()
+    assert _compiled(mamba(), arguments).report().recognition.of("selective_scan") == 0
+    report = _compiled(mamba(), arguments, TREES).report()
     assert report.recognition.of("selective_scan") == 1
     assert "selective_scan.cpu.ffi" in {c.implementation for c in report.kernels}
 
@@ -107,7 +111,7 @@ def test_a_tree_of_products_stays_without_a_kernel() -> None:
     with jax.numpy_rank_promotion("allow"):
         graph = rlx_xla.trace(mamba(), *arguments).graph
     ctx = PassContext(platform="cpu", has_kernel=lambda node: False)
-    strict = PassContext(options=rlx.CompileOptions(strict=True))
+    strict = PassContext(options=rlx.CompileOptions(strict=True, fusion_opts=TREES.fusion_opts))
     for step in (InlineCalls(), Canonicalize()):
         graph = step.run(graph, ctx)
     Recognize().run(graph, strict)

@@ -93,6 +93,7 @@ class Recognize(AbstractPass):
                 counts=counts,
                 misses=misses,
                 has_kernel=ctx.has_kernel,
+                trees=ctx.options.fusion_opts.scan_trees,
             )
         found = RecognitionReport(
             dict(sorted((+counts).items())),

@@ -143,6 +143,7 @@ class Search:
         misses: what came near a pattern.
         platform: what is compiled for.
         has_kernel: whether a kernel of the device carries a node out; None for no device.
+        trees: match recurrences that trees of products compute, whose NaN are others.
     """
 
     def __init__(
@@ -152,8 +153,10 @@ class Search:
         misses: dict[NearMiss, None],
         platform: str,
         has_kernel: Callable[[Node], bool] | None = None,
+        trees: bool = False,
     ) -> None:
         self.strict = strict
+        self.trees = trees
         self.misses = misses
         self.platform = platform
         self.has_kernel = has_kernel

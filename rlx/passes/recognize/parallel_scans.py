@@ -6,7 +6,8 @@ of every step since the first is the recurrence, in whatever order it was put to
 
 Steps multiply a state by one decay at a time. So an Inf that has entered stays one where a product
 of decays that vanished would have made NaN of it, as it does in float64; and a rate that is NaN
-shows in the first step already, whose decay a tree never reads. Strict mode matches no tree.
+shows in the first step already, whose decay a tree never reads. A match is to give the same NaN
+and Inf, so that none is made but where ``FusionOptions(scan_trees=True)`` asks; strict makes none.
 """
 
 from __future__ import annotations
@@ -95,6 +96,13 @@ def parallel_scan(search: Search, node: Node) -> Match | None:
     build = composite(found, states, result, node.types[0])
     if search.platform != "numpy" and not _has_kernel(search, found, build):
         search.miss(node, "selective_scan", "no kernel takes it in place of its tree of products")
+        return None
+    if not search.trees:
+        why = (
+            "its tree of products makes NaN where decays vanish beside an Inf, which steps keep; "
+            "FusionOptions(scan_trees=True) takes it"
+        )
+        search.miss(node, "selective_scan", why)
         return None
     return Match("selective_scan", tuple(part.value for part in found), build)
 

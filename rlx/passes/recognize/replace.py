@@ -22,6 +22,7 @@ def find(
     counts: Counter[str],
     misses: dict[NearMiss, None],
     has_kernel: Callable[[Node], bool] | None = None,
+    trees: bool = False,
 ) -> Graph:
     """The graph with every pattern, in inner graphs too, replaced by its composite.
 
@@ -33,12 +34,13 @@ def find(
         counts: what was found is added here.
         misses: near misses are added here.
         has_kernel: whether a kernel of the device carries a node out; None for no device.
+        trees: whether to match recurrences that trees of products compute.
     """
     graphs = iter(graph.all_graphs())
 
     def start() -> Rule:
         source = next(graphs)
-        matches = Search(source, strict, misses, platform, has_kernel).run(table)
+        matches = Search(source, strict, misses, platform, has_kernel, trees).run(table)
         if not matches:
             return _nothing
         nodes = iter(source.nodes())
