@@ -1,8 +1,8 @@
 """Products of a few rows with codes by columns on NVIDIA GPUs (``cuda/dequant_columns.cu``).
 
 int8, int4, fp8 and nvfp4 weights [K, N]: the packed bytes are read once, and nothing is unpacked to
-memory. At 8192² on an H200 a row takes 23 to 29 µs, where XLA's product of the packed weight takes
-160 and ``jax.jit``'s of a bf16 weight 41.
+memory. At 8192² on an H200 a row takes 15 to 22 µs, where XLA's product of the packed weight takes
+160 and ``jax.jit``'s of a bf16 weight 37.
 """
 
 from __future__ import annotations
