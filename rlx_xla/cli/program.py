@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast, final
 
@@ -142,6 +143,8 @@ def given(
     elif known and hasattr(found, "graph"):
         whole = cast("Any", found)
         found = dataclasses.replace(whole, graph=bind(whole.graph, known))
+    if callable(found) and not isinstance(found, Graph) and not hasattr(found, "graph"):
+        _check_arguments(program, found, args, kwargs)
     left = tuple(name for name in symbols if name not in known)
     return Given(found, tuple(args), kwargs, tuple(params or ()), left)
 
@@ -164,6 +167,12 @@ def named(name: str) -> Any:
     if not sign or not module_name or not path:
         raise RunError(
             f"rlx-xla: a program is required as MODULE:NAME, such as model:apply; got {name!r}."
+        )
+    if module_name.endswith(".py"):
+        module = os.path.basename(module_name)[: -len(".py")]
+        raise RunError(
+            f"{name}: the name of a module is required; got a file's. Write {module}:{path}, in "
+            "the folder of the file."
         )
     here = os.getcwd()
     if here not in sys.path:
@@ -197,6 +206,27 @@ def traced(found: Given) -> Any:
     if isinstance(found.program, Graph) or hasattr(found.program, "graph"):
         return found.program
     return rlx_xla.trace(found.program, *found.args, params=found.params, **found.kwargs)
+
+
+def _check_arguments(
+    program: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Compare what was given with what a function takes, where Python knows that.
+
+    Raises:
+        RunError: something is missing, or too much.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # functions of C without a signature
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise RunError(
+            f"{program}: a --spec for each argument is required, as it is {signature}; {error}. "
+            "Give them in order, as NAME=TYPE, or together with --args."
+        ) from error
 
 
 def _tuple(name: str) -> tuple[Any, ...]:

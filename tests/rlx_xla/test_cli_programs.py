@@ -215,6 +215,21 @@ def test_files_that_cannot_be(run: Runner, tmp_path: Path) -> None:
             "no_such_module:f: a module that can be imported is required; there is no "
             "'no_such_module' here or installed. Run the command in its folder.",
         ),
+        (
+            ["some/model.py:f"],
+            "some/model.py:f: the name of a module is required; got a file's. Write model:f, in "
+            "the folder of the file.",
+        ),
+        (
+            ["model:apply"],
+            "model:apply: a --spec for each argument is required, as it is (x, w); missing a "
+            "required argument: 'x'. Give them in order, as NAME=TYPE, or together with --args.",
+        ),
+        (
+            ["model:bad", "-s", "f32[b]", "-s", "f32[3]", "--size", "b=3"],
+            "model:bad: a --spec for each argument is required, as it is (x); too many positional "
+            "arguments. Give them in order, as NAME=TYPE, or together with --args.",
+        ),
         (["model:aply"], "model:aply: model has no 'aply'. Did you mean 'apply'?"),
         (
             ["model:CONSTANT"],
