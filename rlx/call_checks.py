@@ -19,7 +19,10 @@ def require_mapping(where: str, what: str, given: object) -> None:
         RunError: it is none.
     """
     if not isinstance(given, Mapping):
-        raise RunError(f"{where}: a mapping ({what}) is required; got {type(given).__name__}.")
+        raise RunError(
+            f"{where}: a mapping ({what}) is required; got {type(given).__name__}. "
+            "Write {'name': array}."
+        )
 
 
 def require_sets(where: str, given: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
@@ -91,8 +94,14 @@ def shape_of(leaf: Value, value: Any) -> tuple[int, ...]:
     """Sizes of what was given for an input.
 
     Raises:
-        RunError: lists of different lengths.
+        RunError: lists of different lengths, or a mapping.
     """
+    if isinstance(value, Mapping):
+        raise RunError(
+            f"call: argument {leaf.name!r} is required to be {leaf.type}; got "
+            f"{type(cast('object', value)).__name__}. Arrays by name are for run({{...}}); a call "
+            "takes them in order."
+        )
     try:
         return tuple(np.shape(value))
     except ValueError as error:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
+from rlx.call_checks import require_mapping
 from rlx.dtypes import DType
-from rlx.errors import PassError, RlxError
+from rlx.errors import PassError, RlxError, did_you_mean
 from rlx.ir.container import written_whole
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.interpret import evaluate_node, interpret
 from rlx.ir.rewrite import substitute
 from rlx.ops.io import Input
 from rlx.options.compile import CompileOptions
+from rlx.param_values import listing
 from rlx.passes.base import AbstractPass, PassContext, Pipeline
 from rlx.passes.bind_dims import bind, infer_bindings
 from rlx.passes.pipelines import mir_pipeline
@@ -92,8 +94,9 @@ def bisect(
         path: where the small graph is written as text.
 
     Raises:
-        PassError: this is no graph, it does not fail, or more than one of fails, passes and
-            session is given.
+        PassError: this is no graph, it does not fail, an array is missing, or more than one of
+            fails, passes and session is given.
+        RunError: the arrays are not given by name.
         FormatError: the system refuses to write.
     """
     if not isinstance(cast("object", graph), Graph):
@@ -111,7 +114,16 @@ def bisect(
         )
     if fails is None:
         fails = _by_session(session, options) if session else _by_passes(passes, options)
+    require_mapping("bisect", "input name → array", inputs)
     feeds = {**inputs, **(params or {})}
+    leaves = (*graph.inputs, *graph.params)
+    missing = [leaf.name for leaf in leaves if leaf.name not in feeds]
+    if missing:
+        raise PassError(
+            f"bisect: an array for each input and param is required ({listing(leaves)}); missing "
+            f"{', '.join(map(repr, missing))}.{did_you_mean(missing[0], feeds)}",
+            pass_name="bisect",
+        )
     if graph.symbols:
         shapes = {name: np.shape(array) for name, array in feeds.items()}
         graph = bind(graph, infer_bindings(graph, shapes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -164,6 +164,21 @@ def test_call_count_is_checked(session: rlx.Session) -> None:
     symbolic = session.compile(_sum())
     with pytest.raises(RunError, match="required 2 inputs"):
         symbolic(np.ones(3, np.float32))
+
+
+def test_names_and_positions_are_told_apart(session: rlx.Session) -> None:
+    symbolic = session.compile(_sum())
+    with pytest.raises(RunError) as caught:
+        symbolic.run(cast("Any", np.ones(3, np.float32)))
+    assert str(caught.value) == (
+        "run: a mapping (input name → array) is required; got ndarray. Write {'name': array}."
+    )
+    with pytest.raises(RunError) as caught:
+        symbolic({"x": np.ones(3, np.float32)}, np.ones(3, np.float32))
+    assert str(caught.value) == (
+        "call: argument 'x' is required to be f32[n]; got dict. Arrays by name are for "
+        "run({...}); a call takes them in order."
+    )
 
 
 def test_threads_see_whole_bindings(session: rlx.Session) -> None:

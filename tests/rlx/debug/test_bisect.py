@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 import numpy as np
 import pytest
 
 import rlx
 from rlx.debug import bisect
-from rlx.errors import PassError
+from rlx.errors import PassError, RunError
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.interpret import interpret
 from rlx.ir.rewrite import rewrite
@@ -162,6 +162,20 @@ def test_a_session_is_compared_with_the_interpreter(rng: np.random.Generator) ->
         "bisect: one of fails, passes and session is required; got fails and session. "
         "Leave the others out."
     )
+
+
+def test_arrays_are_required_by_name(rng: np.random.Generator) -> None:
+    b = rlx.GraphBuilder()
+    graph = b.build(b.input("x", "f32[2]") * b.param("w", "f32[2]"))
+    one = rng.normal(size=2).astype(np.float32)
+    with pytest.raises(PassError) as caught:
+        bisect(graph, {"X": one, "w": one})
+    assert str(caught.value) == (
+        "bisect: an array for each input and param is required ('x': f32[2], 'w': f32[2]); "
+        "missing 'x'. Did you mean 'X'?"
+    )
+    with pytest.raises(RunError, match=r"^bisect: a mapping .* got ndarray"):
+        bisect(graph, cast("Any", one))
 
 
 def test_the_pipeline_is_tried_by_default(rng: np.random.Generator) -> None:
