@@ -144,7 +144,9 @@ def written_whole(path: str | os.PathLike[str], where: str = "save") -> Generato
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise FormatError(f"{where}: {os.fspath(path)!r} cannot be written: {error}.") from error
+        # The whole text would name the temporary file.
+        reason = f"[Errno {error.errno}] {error.strerror}" if error.strerror else str(error)
+        raise FormatError(f"{where}: {os.fspath(path)!r} cannot be written: {reason}.") from error
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

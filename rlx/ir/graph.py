@@ -364,7 +364,8 @@ class Graph:
             if role in ("input", "param") and id(node) not in listed:
                 findings.append(
                     f"{role} {node.results[0].name!r} is used but not listed among the graph's "
-                    f"{role}s: {', '.join(sorted(names)) or 'none'}."
+                    f"{role}s: {', '.join(sorted(names)) or 'none'}. Make all values of a graph "
+                    "with one builder, or list it."
                 )
         return findings
 

@@ -11,6 +11,7 @@ import pytest
 from rlx import dims
 from rlx.dtypes import DType
 from rlx.errors import VerifyError
+from rlx.ir.builder import GraphBuilder
 from rlx.ir.graph import Graph, Value, make_node
 from rlx.ir.location import Location, at
 from rlx.ir.op import Op
@@ -134,6 +135,16 @@ def test_damage_that_one_walk_sees() -> None:
     with damaged(add, "inputs", (x.results[0], stranger)):
         assert "is used but not listed" in findings(graph)
     verify(graph)
+
+
+def test_values_of_two_builders() -> None:
+    one, other = GraphBuilder(), GraphBuilder()
+    with pytest.raises(VerifyError) as caught:
+        one.build(one.input("x", "f32[2]") + other.input("y", "f32[2]"))
+    assert str(caught.value) == (
+        "verify: 1 finding\n  input 'y' is used but not listed among the graph's inputs: x. Make "
+        "all values of a graph with one builder, or list it."
+    )
 
 
 def test_types_are_inferred_again() -> None:
