@@ -203,6 +203,7 @@ class _Folder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._name = path.absolute().name  # '.' has none of its own
 
     def model(self) -> ModelFolder:
         config = self._json("config.json")
@@ -226,7 +227,7 @@ class _Folder:
 
     def _fail(self, wanted: str, found: object) -> NoReturn:
         raise FormatError(
-            f"model folder {self._path.name!r}: {wanted}; got {found!r}. "
+            f"model folder {self._name!r}: {wanted}; got {found!r}. "
             "The folder is damaged or of another kind."
         )
 
@@ -241,7 +242,7 @@ class _Folder:
             return place.read_text("utf-8")
         except UnicodeDecodeError as error:
             raise FormatError(
-                f"model folder {self._path.name!r}: {name} is required to be UTF-8; {error}. "
+                f"model folder {self._name!r}: {name} is required to be UTF-8; {error}. "
                 "The folder is damaged or of another kind."
             ) from error
 
@@ -251,7 +252,7 @@ class _Folder:
             found = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
             raise FormatError(
-                f"model folder {self._path.name!r}: {name} is required to be JSON; {error}. "
+                f"model folder {self._name!r}: {name} is required to be JSON; {error}. "
                 "The folder is damaged or of another kind."
             ) from error
         if not isinstance(found, dict):

@@ -254,7 +254,9 @@ def test_vocabularies_that_are_not_known(
         LanguageModel(folder)
 
 
-def test_folders_that_lack_or_hide_something(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_folders_that_lack_or_hide_something(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = tiny_folder.weights(rng)
     folder = tiny_folder.write(tmp_path / "m", tensors, parts=2)
     index = folder / "model.safetensors.index.json"
@@ -284,6 +286,9 @@ def test_folders_that_lack_or_hide_something(tmp_path: Path, rng: np.random.Gene
     refused("config.json is required to be UTF-8")
     (folder / "config.json").unlink()
     refused("config.json is required; got 'no such file'")
+    monkeypatch.chdir(folder)
+    with pytest.raises(FormatError, match=r"^model folder 'm': config\.json is required"):
+        LanguageModel(".")
     with (folder / "config.json").open("wb") as file:
         file.truncate(1 << 27)
     refused("at most 67108864 bytes")
