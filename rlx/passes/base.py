@@ -169,6 +169,7 @@ class Pipeline:
                 seconds = time.perf_counter() - started
                 changed = graph is not before
                 if changed:
+                    graph = _still_asking(before, graph)
                     if current.keeps_boundary:
                         _check_boundary(before, graph)
                     if self.verify:
@@ -234,6 +235,23 @@ def run(graph: Graph, passes: Sequence[AbstractPass], *, quiet: bool = False) ->
         for record in records:
             print(record)
     return result
+
+
+def _still_asking(before: Graph, after: Graph) -> Graph:
+    """The graph after a pass, with what was asked of sizes that it still has."""
+    if after.asked or after.keyed or not (before.asked or before.keyed):
+        return after
+    known = set(after.symbols)
+    asked, keyed = (
+        [dim for dim in dims if known.issuperset(dim.polynomial.symbols)]
+        for dims in (before.asked, before.keyed)
+    )
+    if not asked and not keyed:
+        return after
+    return Graph(
+        after.inputs, after.params, after.outputs, after.effects, name=after.name, asked=asked,
+        keyed=keyed,
+    )  # fmt: skip
 
 
 def _check_boundary(before: Graph, after: Graph) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import rlx.passes
+from rlx.dims import symbol
+from rlx.dtypes import DType
 from rlx.errors import KernelError, LoweringError, PassError, ShapeError, VerifyError
 from rlx.ir import location
 from rlx.ir.builder import GraphBuilder
@@ -24,10 +26,12 @@ from rlx.ops.external import External
 from rlx.ops.reduction import Mean
 from rlx.ops.transcendental import Rsqrt
 from rlx.options.compile import CompileOptions
+from rlx.options.precision import PrecisionPolicy
 from rlx.passes import AbstractPass, Canonicalize, Decompose, Fixpoint, PassContext, Pipeline
 from rlx.passes.legalize import decompose_unsupported, legalize
 from rlx.passes.pipelines import mir_pipeline
 from rlx.passes.recognize import Recognize
+from rlx.types import TensorType
 
 
 @final
@@ -304,3 +308,14 @@ def test_run_by_hand_takes_passes_only(given: Any) -> None:
     b = GraphBuilder("g")
     with pytest.raises(PassError, match=r"number 2 is .*rlx\.passes\.Canonicalize\(\)"):
         rlx.passes.run(b.build(b.input("x", "f32[2]")), [Canonicalize(), given], quiet=True)
+
+
+def test_passes_keep_what_a_function_asked_of_sizes() -> None:
+    n, b = symbol("n"), GraphBuilder("asks")
+    y = b.input("x", TensorType(DType.F32, (n,))) * 2.0
+    plain = b.build([y])
+    asks = Graph(plain.inputs, plain.params, plain.outputs, asked=[n - 5], keyed=[n * 2])
+    lower = rlx.passes.ApplyPrecision(policy=PrecisionPolicy.ALWAYS_F16)
+    lowered = rlx.passes.run(asks, [lower], quiet=True)
+    assert lowered.fingerprint() != asks.fingerprint()
+    assert (lowered.asked, lowered.keyed) == (asks.asked, asks.keyed)
