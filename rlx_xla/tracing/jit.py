@@ -347,6 +347,8 @@ class JitFunction:
         if not simple or calls.in_mesh() or calls.execution_refused():
             return self._jax(*args, **kwargs)
         if self._device is not None:
+            if device not in (None, self._device):  # JAX moves what is tied to another device
+                return self._jax(*args, **kwargs)
             device = self._device
         context = calls.trace_context(), calls.default_device()
         key = CallKey(

@@ -49,6 +49,10 @@ last = jax.devices()[-1]
 def placed(jit):
     yield jit(fn, in_shardings=(rows, None), out_shardings=rows)(x, w)["y"]
     yield jit(fn, device=last)(x, w)["y"]
+    moved = jit(fn, device=last)
+    yield moved(x, w)["y"]
+    yield moved(jax.device_put(x, jax.devices()[1]), w)["y"]
+    yield jit(fn, backend="cpu")(jax.device_put(x, last), w)["y"]
     yield jit(fn)(x, jax.device_put(w, last))["y"]
     with jax.default_device(last):
         free = jit(fn)
