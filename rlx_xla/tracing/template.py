@@ -33,6 +33,10 @@ _PROBES = (8, 64, 3, 12, 1)
 """Sizes that are tried to tell a function that needs numbers from one that never traces."""
 
 _RESHAPE = re.compile(r"cannot reshape array of shape \(([\d, ]*)\).* into shape \(([-\d, ]*)\)")
+_PARTS = re.compile(
+    r"axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+)"
+    r"|size of its dimension (\d+) should be divisible by (\d+), but it is equal to (\d+)"
+)
 _SIZES = re.compile(r"\((\d+(?:, ?\d+)*,?)\)")
 
 
@@ -151,6 +155,14 @@ class Template(AbstractTemplate):
             after = [int(n) for n in re.findall(r"-?\d+", reshape.group(2))]
             if -1 in after:
                 return self._indivisible(before, after, binding)
+        parts = _PARTS.search(text)
+        if parts is not None:
+            axis, count, whole = (int(n) for n in parts.groups() if n is not None)
+            for name, size in binding.items():
+                if size == whole:
+                    return (
+                        f"{name}={size} not divisible by {count}, a sharding's parts of axis {axis}"
+                    )
         shapes = [[int(n) for n in re.findall(r"\d+", shape)] for shape in _SIZES.findall(text)]
         for name, size in binding.items():
             beside = _beside(size, shapes)

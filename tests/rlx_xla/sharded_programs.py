@@ -231,6 +231,24 @@ def symbolic_sizes() -> None:
 
 
 @program
+def traced_sizes_that_do_not_divide() -> None:
+    import jax
+
+    import rlx
+    import rlx_xla
+    from rlx.errors import DimError
+
+    halves = jax.jit(lambda x: x * 2, in_shardings=on_jax("data"))
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(halves, "f32[n, 6]"))
+    data = floats(12, 6)
+    close(compiled(data), data * 2)
+    for size in (3, 13):  # below and above the size that is fixed
+        message = f"with n={size}: n={size} not divisible by 4, a sharding's parts of axis 0. Pass"
+        with pytest.raises(DimError, match=message):
+            compiled(floats(size, 6))
+
+
+@program
 def wide_numbers() -> None:
     import rlx
     from rlx.sharding import P
