@@ -152,7 +152,8 @@ class _Check:
 
     def run(self) -> None:
         if not isinstance(cast("object", self.graph), Graph):
-            self.add(f"a Graph is required; got {_kind(self.graph)}.")
+            given = f"a Graph is required; got {_kind(self.graph)}."
+            self.add(f"{given} For a traced function give traced.graph.")
             return
         if not isinstance(cast("object", self.graph.name), str):
             self.add(f"the graph's name is a str; got {_kind(self.graph.name)}.")

@@ -362,9 +362,15 @@ def test_inspect() -> None:
 
 def test_a_module_is_no_graph() -> None:
     module = rlx.Module.from_hir(build(Linear(), *LINEAR[:2]))
-    with pytest.raises(VerifyError, match="a Graph is required; got Module"):
+    with pytest.raises(
+        VerifyError,
+        match=r"a Graph is required; got Module\. For a traced function give traced\.graph\.",
+    ):
         rlx.interpret(module, {})  # type: ignore[arg-type]
-    with pytest.raises(VerifyError, match="a Graph is required; got Module"):
+    with pytest.raises(
+        VerifyError,
+        match=r"a Graph is required; got Module\. For a traced function give traced\.graph\.",
+    ):
         rlx.verify(module)  # type: ignore[arg-type]
 
 
