@@ -124,7 +124,7 @@ class ProgramMaker:
             return f"{self._device} belongs to one process"
         if jax_client.backend_platforms() != ["cpu"]:
             return "a child could take an accelerator from this process"
-        if not sys.executable:
+        if not sys.executable or getattr(sys, "frozen", False):  # a bundle starts itself again
             return "this Python has no program file"
         if self._wanted is None and not PAYS[0] <= weights <= PAYS[1]:
             return f"a child does not pay for {weights / 2**20:,.1f} MiB of weights"
@@ -168,7 +168,7 @@ class _Child:
             self._log: IO[bytes] = (self._place / "log").open("wb")
             with self._log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _START, json.dumps(sys.path), str(self._place)],
+                    [sys.executable, "-c", _START, json.dumps(_search_path()), str(self._place)],
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
                     stderr=self._log,
@@ -197,6 +197,8 @@ class _Child:
 
     def _end(self) -> str:
         """Why it ended."""
+        if not self._finish.alive:
+            return "another call of the model ended the child"
         refused = self._place / REFUSED
         if refused.exists():
             return f"a child was started, and {refused.read_text(encoding='utf-8')}"
@@ -210,6 +212,16 @@ def _finish(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirector
         process.kill()
     process.wait()
     folder.cleanup()
+
+
+def _search_path() -> list[str]:
+    """Where modules are found, also from another working directory.
+
+    What is no text finds nothing; what is no place, such as a name that an editable install hooks,
+    stays as it is.
+    """
+    found = [place for place in sys.path if isinstance(place, str)]
+    return [str(Path.cwd() / at) if not at or Path(at).exists() else at for at in found]
 
 
 def _settings() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import time
@@ -322,25 +323,27 @@ class LanguageModel:
         size = feed.size
         self.timings = Timings(prompt_tokens=min(feed.ids.size, sum(map(len, rows))))
         programs = self._programs
-        self._prepare(len(rows), feed.chunk, size, options, steps=max_tokens > 1)
-        ready = programs.has(len(rows), 1, size, programs.greedy(1, options))
-
-        began = time.perf_counter()
-        taken = programs.settled(feed.start, options.array(), np.uint32(options.seed))
-        start, settings, seed = taken
-        state = programs.start(len(rows), size)
-        if held is not None and feed.begin:
-            state = programs.resumed(held.state, feed.begin, size, rows[0])
-        greedy = programs.greedy(1, options)
-        width = programs.burst if feed.chunk == 1 else feed.chunk
-        for at in range(0, feed.ids.shape[1], width):
-            ids = feed.ids[:, at : at + width]
-            if feed.chunk == 1:
-                state = programs.advance(state, taken, size, greedy, ids)
-            else:
-                state = programs.step(state, ids, start, settings, seed, size)
-        jax.block_until_ready(state.token)
-        self.timings.prefill = time.perf_counter() - began
+        with contextlib.ExitStack() as interrupted:
+            interrupted.callback(programs.end_child)
+            self._prepare(len(rows), feed.chunk, size, options, steps=max_tokens > 1)
+            ready = programs.has(len(rows), 1, size, programs.greedy(1, options))
+            began = time.perf_counter()
+            taken = programs.settled(feed.start, options.array(), np.uint32(options.seed))
+            start, settings, seed = taken
+            state = programs.start(len(rows), size)
+            if held is not None and feed.begin:
+                state = programs.resumed(held.state, feed.begin, size, rows[0])
+            greedy = programs.greedy(1, options)
+            width = programs.burst if feed.chunk == 1 else feed.chunk
+            for at in range(0, feed.ids.shape[1], width):
+                ids = feed.ids[:, at : at + width]
+                if feed.chunk == 1:
+                    state = programs.advance(state, taken, size, greedy, ids)
+                else:
+                    state = programs.step(state, ids, start, settings, seed, size)
+            jax.block_until_ready(state.token)
+            self.timings.prefill = time.perf_counter() - began
+            interrupted.pop_all()
         current = state
         shown = [_Shown(self.tokenizer, stop) for _ in rows]
         new: list[int] = []
@@ -454,9 +457,10 @@ class LanguageModel:
         if not self._programs.has(*key):
             step = (batch, 1, size, self._programs.greedy(1, options))
             self._programs.prepare(*key, then=[step] if steps and chunk > 1 else [])
-            if self._file is not None:  # the weights are on the device
-                self._file.release()
-                self._file = None  # and with it what only the tokenizer's making needs
+            # The weights are on the device; what only the tokenizer's making needs goes too.
+            file, self._file = self._file, None
+            if file is not None:
+                file.release()
             trim()
         self.timings.prepare += time.perf_counter() - began
 

@@ -405,7 +405,9 @@ class Programs:
         else:
             model, arguments = self._step(forward, greedy), (ids, *how, *state)
         model.__name__ = config.architecture
-        return trace(model, abstract, *arguments, params=0)
+        # What a user asks of JAX for other functions is nothing to do with this one.
+        with jax.disable_jit(False), jax.numpy_dtype_promotion("standard"):
+            return trace(model, abstract, *arguments, params=0)
 
     def _step(self, forward: steps.Forward, greedy: bool | None) -> Callable[..., Any]:
         config, count = self._config, self.burst

@@ -201,10 +201,12 @@ class ReadyPrograms:
         """Take a program of another cache into the compile cache, where that is on.
 
         Returns:
-            What its compile took, in seconds.
+            What its compile took, in seconds; 0 where it is gone, as another thread's call ended.
         """
         kept, where = self._cache(), self._key(key)
-        entry = source.find(where.digest)
+        entry = next((one for one in source.entries() if one.key == where.digest), None)
+        if entry is None:
+            return 0.0
         data = None if kept is None else source.get(where)
         if kept is not None and data is not None:
             kept.put(where, data, entry.name, entry.seconds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ pytest.importorskip("tokenizers")
 from rlx_xla.generation import compiling  # noqa: E402  (after importorskip)
 from rlx_xla.generation.model import LanguageModel  # noqa: E402
 from rlx_xla.runtime.cache import disable_cache, enable_cache  # noqa: E402
+from rlx_xla.runtime.program_cache import ProgramCache  # noqa: E402
 from rlx_xla.tracing import trace as tracing  # noqa: E402
 from tests.rlx_xla import tiny_gguf  # noqa: E402
 
@@ -184,6 +187,9 @@ def test_where_no_child_is_started(
         patch.setattr(sys, "executable", "")
         assert why(True) == "this Python has no program file"
     with monkeypatch.context() as patch:
+        patch.setattr(sys, "frozen", True, raising=False)  # its program file is a program
+        assert why(True) == "this Python has no program file"
+    with monkeypatch.context() as patch:
         patch.setattr(compiling.jax_client, "backend_platforms", lambda: ["cuda", "cpu"])
         assert why(True) == "a child could take an accelerator from this process"
     with monkeypatch.context() as patch:
@@ -253,3 +259,74 @@ def _slow(tmp_path: Path) -> str:
     script.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\nexec sleep 60\n')
     script.chmod(0o755)
     return str(script)
+
+
+def test_a_child_finds_modules_where_this_process_does(
+    children: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
+    python(monkeypatch, tmp_path, 'echo "$3"; exit 3')
+    place = tmp_path / "place"
+    (place / "near").mkdir(parents=True)
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", ["", "near", "__editable__.hooked", Path("/far"), "/far"])
+    found = json.dumps([str(place), str(place / "near"), "__editable__.hooked", "/far"])
+    assert len(found) < 200
+    why = f"the child ended with code 3: {found}"
+    assert asked(model) == f"compiled in this process: {why}"
+    assert len(children) == 1
+
+
+def test_a_child_ends_with_a_prefill_that_is_interrupted(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=False)
+    before = said(model)
+    ended: list[bool] = []
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model._programs, "step", interrupted)
+        patch.setattr(model._programs, "end_child", lambda: ended.append(True))
+        with pytest.raises(KeyboardInterrupt):
+            said(model)
+    assert ended == [True]
+    assert said(model) == before
+
+
+def test_a_child_that_another_call_ends_is_told(
+    children: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
+    python(monkeypatch, tmp_path, "exec sleep 60")
+    maker = model._programs._maker
+    monkeypatch.setattr(compiling.time, "sleep", lambda seconds: maker._child and maker.close())
+    why = "another call of the model ended the child"
+    assert asked(model) == f"compiled in this process: {why}"
+    assert children[0].returncode is not None
+
+
+def test_a_cache_that_is_gone_gives_nothing(tmp_path: Path, rng: np.random.Generator) -> None:
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng))
+    gone = ProgramCache(tmp_path / "gone")
+    assert model._programs._store().adopt((1, 1, 128, None), gone) == 0.0
+
+
+@pytest.mark.parametrize(
+    "setting", [jax.disable_jit, lambda: jax.numpy_dtype_promotion("strict")], ids=["jit", "types"]
+)
+def test_what_jax_is_told_of_other_functions_is_nothing_to_a_model(
+    setting: Callable[[], AbstractContextManager[Any]], tmp_path: Path, rng: np.random.Generator
+) -> None:
+    path = tiny_gguf.write(tmp_path / "m.gguf", rng)
+    wanted = said(LanguageModel(path, compile_in_child=False))
+    with setting():
+        assert said(LanguageModel(path, compile_in_child=False)) == wanted
