@@ -69,6 +69,44 @@ def named_placement(sharding: Any) -> NamedPlacement | None:
     return NamedPlacement(axes, tuple(spec), automatic)
 
 
+def names_devices(jaxpr: Any) -> bool:
+    """Whether a jaxpr says on which device something lies, in itself or inside of it.
+
+    That is a sharding of one device given to ``jit`` or as a constraint, and one of several to
+    ``device_put``, whose single devices JAX leaves out of account in a program too.
+    """
+    seen: set[int] = set()
+    left = [open_jaxpr(jaxpr)]
+    while left:
+        current = left.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        for equation in current.eqns:
+            params = equation.params
+            asked = [params.get(key) for key in ("in_shardings", "out_shardings", "sharding")]
+            if any(_device_count(s) == 1 for given in asked for s in _several(given)):
+                return True
+            put = equation.primitive.name == "device_put"
+            if put and any(_device_count(s) > 1 for s in _several(params.get("devices"))):
+                return True
+            left += map(open_jaxpr, _core.jaxprs_in_params(params))
+    return False
+
+
+def _several(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, (tuple, list)) else (given,)
+
+
+def _device_count(sharding: Any) -> int:
+    """How many devices a sharding names; 0 for what names none."""
+    if not isinstance(sharding, jax.sharding.Sharding):
+        return 0
+    if isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh):
+        return 0
+    return len(sharding.device_set)
+
+
 def shard_map_params(params: Mapping[str, Any]) -> ShardMapParams | None:
     """Read the parameters of ``shard_map``; None where they say more than is modelled."""
     axes = _axes(params["mesh"])

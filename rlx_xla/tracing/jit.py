@@ -20,7 +20,7 @@ from rlx.report import CompileReport
 from rlx.session import Session
 from rlx.sharding import mesh_of
 from rlx.types import TensorType
-from rlx_xla._jax_compat import calls, equations, interpreters, keys
+from rlx_xla._jax_compat import calls, equations, interpreters, keys, shardings
 from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla.runtime.client import device_name, find_device
@@ -46,7 +46,7 @@ from rlx_xla.tracing.jit_options import (
 )
 from rlx_xla.tracing.jit_quick import is_quick, quick_call, quick_tree_call
 from rlx_xla.tracing.jit_roles import Roles, name_of
-from rlx_xla.tracing.trace import captures_refs, trace
+from rlx_xla.tracing.trace import captures_refs, names_devices, trace
 
 _Array = jax_client.ArrayImpl
 _NOT_GIVEN: Any = object()
@@ -471,6 +471,8 @@ class JitFunction:
                 dynamic, named = with_specs(dynamic, named, specs)
             elif captures_refs(fn, dynamic, named):
                 return self._leave(key, f"{reason}; left to jax.jit: it captures a mutable array")
+            elif not jax_client.is_only_device() and names_devices(fn, dynamic, named):
+                return self._leave(key, f"{reason}; left to jax.jit: it names devices")
             constraints = () if specs is None else self._options.constraints
             traced: Any = trace(fn, *dynamic, params=whole, constraints=constraints, **named)
             arguments = traced.arguments
@@ -543,7 +545,9 @@ class JitFunction:
             if not options.keep_unused:
                 jaxpr, used = calls.without_unused(jaxpr)
                 given = [x for x, is_used in zip(given, used, strict=True) if is_used]
-            if options.is_inline:
+            # Inside of a call JAX would not find devices that the function names.
+            named = not jax_client.is_only_device() and shardings.names_devices(jaxpr)
+            if options.is_inline or named:
                 results = equations.function_of(jaxpr)(*given)
             else:
                 results = call_primitive.apply(jaxpr, given, name, settings)

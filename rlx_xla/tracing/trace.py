@@ -22,7 +22,7 @@ from rlx.ops.io import Input, Param
 from rlx.sharding import adopt
 from rlx.signature import Signature
 from rlx_xla._jax_compat import jaxpr as jx
-from rlx_xla._jax_compat import keys
+from rlx_xla._jax_compat import keys, shardings
 from rlx_xla._jax_compat.symbolic import Questions, questions
 from rlx_xla.tracing.arguments import (
     Arguments,
@@ -179,6 +179,12 @@ def captures_refs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
     """
     with explained(getattr(fn, "__name__", type(fn).__name__)):
         return captured_ref(jx.trace_function(fn, args, kwargs).jaxpr) is not None
+
+
+def names_devices(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function says on which devices something lies, as ``captures_refs`` looks."""
+    with explained(getattr(fn, "__name__", type(fn).__name__)):
+        return shardings.names_devices(jx.trace_function(fn, args, kwargs).jaxpr)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> tuple[()]:

@@ -45,6 +45,13 @@ assert given.is_deleted()
 # Shardings and devices that the function is given, and the default device of a block.
 rows = NamedSharding(mesh, P("rows"))
 last = jax.devices()[-1]
+for jit in (jax.jit, rlx_xla.jit):
+    try:
+        jit(lambda x: jit(jnp.cos, device=last)(x))(jax.device_put(x, jax.devices()[0]))
+    except ValueError as error:
+        assert "incompatible devices" in str(error)
+    else:
+        raise AssertionError("two devices")
 
 def placed(jit):
     yield jit(fn, in_shardings=(rows, None), out_shardings=rows)(x, w)["y"]
@@ -52,6 +59,11 @@ def placed(jit):
     moved = jit(fn, device=last)
     yield moved(x, w)["y"]
     yield moved(jax.device_put(x, jax.devices()[1]), w)["y"]
+    # Devices that are named inside.
+    yield jit(lambda x, w: jit(fn, device=last)(x, w)["y"] + 1)(x, w)
+    yield jit(lambda x, w: jax.jit(fn, out_shardings=rows)(x, w)["y"] + 1)(x, w)
+    yield jit(lambda x, w: jax.device_put(fn(x, w)["y"], rows) + 1)(x, w)
+    yield jax.vmap(jit(lambda x: jit(jnp.cos, device=last)(x) + 1))(x)
     yield jit(fn, backend="cpu")(jax.device_put(x, last), w)["y"]
     yield jit(fn)(x, jax.device_put(w, last))["y"]
     with jax.default_device(last):
