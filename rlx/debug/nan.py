@@ -103,7 +103,7 @@ def localize_nan(compiled: CompiledGraph, *inputs: Any, infinities: bool = False
     Raises:
         RunError: params are not set, or arguments do not fit.
     """
-    if not hasattr(compiled, "graph") or not hasattr(compiled, "signature"):
+    if not callable(compiled) or not hasattr(compiled, "graph"):
         raise RunError(
             "localize_nan: a compiled graph is required, with the arguments of a call; got "
             f"{type(compiled).__name__}. Compile it with rlx.Session(...).compile(...)."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from rlx.ops.control_flow import Cond, Scan, While
 from rlx.ops.io import Input
 from rlx.ops.transcendental import Sin
 from rlx.options.precision import PrecisionPolicy
+from rlx.signature import flat_signature
 
 
 def compile_(graph: Graph, **options: Any) -> rlx.CompiledGraph:
@@ -128,6 +130,18 @@ def test_an_overflow_of_f16_is_named() -> None:
     mixed = compile_(graph, policy=PrecisionPolicy.AUTO_MIXED)
     assert mixed.run({"x": ones})[0] == 65536.0
     assert localize_nan(mixed, ones, infinities=True) is None
+
+
+def test_a_trace_is_not_compiled() -> None:
+    b = rlx.GraphBuilder()
+    graph = b.build(b.input("x", "f32[2]").log())
+    traced = SimpleNamespace(graph=graph, signature=flat_signature(graph), params={})
+    with pytest.raises(RunError) as caught:
+        localize_nan(cast("Any", traced), np.ones(2, np.float32))
+    assert str(caught.value) == (
+        "localize_nan: a compiled graph is required, with the arguments of a call; got "
+        "SimpleNamespace. Compile it with rlx.Session(...).compile(...)."
+    )
 
 
 def test_symbolic_sizes_and_wrong_arguments() -> None:
