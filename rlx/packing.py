@@ -208,10 +208,16 @@ def quantize(
     _require_inputs(inputs, chosen)
     graph = _plain(traced.graph)
     found = find_weights(graph)
+    if not found:
+        listing = ", ".join(v.name for v in graph.params) or "none"
+        raise TraceError(
+            "quantize: params that a product or a lookup reads are required; the graph has none "
+            f"(params: {listing}). Bind the weights with rlx_xla.trace(..., params=0)."
+        )
     names = [w.param.name for w in found]
     wanted = [w for w in found if _is_meant(w.param.name, where)]
     if not wanted:
-        listing = ", ".join(names) or "none"
+        listing = ", ".join(names)
         hint = did_you_mean(where, names) if isinstance(where, str) else ""
         raise TraceError(
             f"quantize [where]: a pattern of matmul weights is required ({listing}); got "

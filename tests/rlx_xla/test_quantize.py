@@ -130,8 +130,14 @@ def test_where_chooses_and_the_table_says_what_stays(rng: np.random.Generator) -
 def test_a_function_without_weights_is_refused(rng: np.random.Generator) -> None:
     x = np.ones((2, 64), np.float32)
     plain = rlx_xla.trace(lambda w, x: x + jnp.sum(w), x, x, params=0)
-    with pytest.raises(TraceError, match=r"quantize \[where\]: .*\(none\); got '\*'"):
-        quantize(plain, "int8")
+    unbound = rlx_xla.trace(lambda w, x: x @ w, x.T, x)
+    for given, params in ((plain, "w"), (unbound, "none")):
+        with pytest.raises(TraceError) as caught:
+            quantize(given, "int8")
+        assert str(caught.value) == (
+            "quantize: params that a product or a lookup reads are required; the graph has none "
+            f"(params: {params}). Bind the weights with rlx_xla.trace(..., params=0)."
+        )
 
 
 def wide(p: Any, ids: Any) -> Any:
