@@ -26,7 +26,7 @@ from rlx_xla.generation.report import (
     program_use,
     weights_by_kind,
 )
-from rlx_xla.generation.sampling import SamplingOptions
+from rlx_xla.generation.sampling import SamplingOptions, sampling_or_default
 from rlx_xla.kernels import ffi
 from rlx_xla.kernels.ffi import LoadedLibrary
 from rlx_xla.models.decoder import BLOCK, is_gpu, span_for
@@ -317,7 +317,7 @@ class LanguageModel:
         texts = _texts(prompts)
         rows = [self.tokenizer.encode(text, special=special) for text in texts]
         self._check(rows, max_tokens, stop)
-        options = SamplingOptions() if sampling is None else sampling
+        options = sampling_or_default(sampling)
         held, self._held = (self._held if reuse and len(rows) == 1 else None), None
         feed = self._feed(rows, max_tokens, capacity, held)
         size = feed.size

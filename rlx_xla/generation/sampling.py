@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,22 @@ class SamplingOptions:
         """The settings as f32[SETTINGS], in the order of ``SETTINGS``; the seed is apart."""
         values = (self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty)
         return np.asarray(values, np.float32)
+
+
+def sampling_or_default(given: SamplingOptions | None) -> SamplingOptions:
+    """What was asked for; the most likely tokens where nothing was.
+
+    Raises:
+        RunError: this is something else.
+    """
+    if given is None:
+        return SamplingOptions()
+    if not isinstance(cast("object", given), SamplingOptions):
+        raise RunError(
+            f"generate [sampling]: SamplingOptions, or None, are required; got {given!r}. Write "
+            "SamplingOptions(temperature=0.8)."
+        )
+    return given
 
 
 def _require(value: float, name: str, good: bool, wanted: str) -> None:

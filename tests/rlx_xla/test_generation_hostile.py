@@ -78,6 +78,12 @@ def test_conversations_are_checked(messages: Any, tmp_path: Path, rng: np.random
         ("a" * 100_000, {}, "generate [context]: prompt and new tokens are required to be at most"),
         ("a", {"max_tokens": 2.5}, "generate [max_tokens]: at least 1 is required; got 2.5."),
         ("a", {"max_tokens": True}, "generate [max_tokens]: at least 1 is required; got True."),
+        (
+            "a",
+            {"sampling": {"temperature": 1}},
+            "generate [sampling]: SamplingOptions, or None, are required; got {'temperature': 1}. "
+            "Write SamplingOptions(temperature=0.8).",
+        ),
         ("a", {"capacity": "x"}, "generate [capacity]: 80 positions are required"),
     ],
 )
