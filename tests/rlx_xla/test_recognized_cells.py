@@ -98,6 +98,27 @@ def test_masked_cells_run_by_the_kernel() -> None:
     assert "lstm.cpu.ffi" in {c.implementation for c in report.kernels}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "start", "step", "length"),
+    [("uint8", 0, 1, 0), ("int8", 127, 127, 0), ("int8", 127, -128, 1), ("int8", 100, -100, 2),
+     ("uint32", 6, 3, 4)],
+)  # fmt: skip
+@pytest.mark.parametrize("reverse", [False, True])
+def test_masks_of_steps_counted_in_narrow_numbers(
+    dtype: str, start: int, step: int, length: int, reverse: bool
+) -> None:
+    def function(x: Any, w: Any) -> Any:
+        def advance(carry: Any, row: Any) -> Any:
+            t, h = carry
+            new, t = h * 0.5 + row @ w, t + jnp.asarray(step, dtype)
+            return (t, jnp.where((t < 7)[..., None], h, new)), new
+
+        first = jnp.asarray(start, dtype), jnp.ones((2, 4))
+        return jax.lax.scan(advance, first, x, reverse=reverse)[1]
+
+    _compiled(function, _draw((length, 2, 3), (3, 4)))
+
+
 def test_a_tree_of_products_runs_by_the_kernel() -> None:
     arguments = _draw((2, 33, 5), (2, 33, 5), (5, 3), (2, 33, 3), (2, 33, 3))
     assert _compiled(mamba(), arguments).report().recognition.of("selective_scan") == 0

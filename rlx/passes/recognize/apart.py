@@ -301,9 +301,11 @@ def _beside(updates: Sequence[Value], outputs: Sequence[Value]) -> list[Value]:
 
 def _count(counter: Counter, dtype: DType, length: int, reverse: bool, later: bool) -> Value:
     """The values of a counter in the steps that take each row, before they add to it or after."""
-    start = counter.start + counter.step * ((length - 1 if reverse else 0) + later)
-    falls = (counter.step < 0) != reverse
-    moved = cast("Value", Iota(dtype=dtype, shape=(length,))()) * constant(abs(counter.step), dtype)
+    taken = (length - 1 if reverse else 0) + later if length else 0  # of no step none fits
+    start = counter.start + counter.step * taken
+    step = counter.step if dtype.is_signed else abs(counter.step)
+    falls = (counter.step != step) != reverse
+    moved = cast("Value", Iota(dtype=dtype, shape=(length,))()) * constant(step, dtype)
     first = constant(start, dtype)
     return first - moved if falls else first + moved
 
