@@ -33,20 +33,20 @@ Temperature = Annotated[
     float, typer.Option("--temperature", help="0 takes the most likely token.", min=0.0)
 ]
 TopK = Annotated[int, typer.Option("--top-k", help="Most likely tokens to choose from.", min=0)]
-TopP = Annotated[float, typer.Option("--top-p", help="Their probability together.", max=1.0)]
+TopP = Annotated[float, typer.Option("--top-p", help="Only the likeliest with this sum.", max=1.0)]
 MinP = Annotated[
-    float, typer.Option("--min-p", help="Least share of the best one's.", min=0.0, max=1.0)
+    float, typer.Option("--min-p", help="Least share of the likeliest's.", min=0.0, max=1.0)
 ]
 Penalty = Annotated[
     float, typer.Option("--repetition-penalty", help="Divides the logits of what occurred.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of the draws.", min=0)]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the draws.", min=0)]
 Inputs = Annotated[
     str | None,
     typer.Option(
         "--inputs",
-        help="What products take in: exact, or int8 as llama.cpp rounds. [default: exact on GPUs]",
-        show_default="int8",
+        help="What products take in: exact, or int8 as llama.cpp rounds.",
+        show_default="int8; exact on GPUs",
     ),
 ]
 Weights = Annotated[

@@ -122,6 +122,12 @@ def test_every_command_shows_an_example(run: Runner, command: str) -> None:
     assert f"Example: rlx-xla {command}" in result.stdout or f"| rlx-xla {command}" in result.stdout
 
 
+def test_inputs_have_one_default(run: Runner) -> None:
+    shown = run("generate", "--help").stdout
+    assert "(int8; exact on GPUs)" in shown
+    assert "default: exact" not in shown
+
+
 def test_exit_codes_are_said(run: Runner) -> None:
     shown = " ".join(run("--help").stdout.split())
     assert (
