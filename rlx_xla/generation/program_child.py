@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def main(place: str) -> None:
         place: the folder.
     """
     gc.disable()  # a short life: searching for cycles takes longer than it gives
-    folder = Path(place)
+    folder, parent = Path(place), os.getppid()
     with (folder / ORDER).open("rb") as file:
         # The parent's own. Settings come first: reading the order makes arrays' types.
         _set(pickle.load(file))
@@ -63,11 +64,15 @@ def main(place: str) -> None:
     programs = order.programs.revived(order.device)
     cache = ProgramCache(folder / CACHE)
     for number, (key, parts) in enumerate(order.parts.items()):
+        if os.getppid() != parent:
+            break
         why = programs.compile_into(cache, key, parts)
         if why is not None:
             (folder / REFUSED).write_text(why, encoding="utf-8")
             break
         made_file(folder, number).touch()
+    if os.getppid() != parent:  # it was killed, and deletes nothing any more
+        shutil.rmtree(folder, ignore_errors=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # nobody waits for pools of threads to come down

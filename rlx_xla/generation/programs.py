@@ -406,7 +406,13 @@ class Programs:
             model, arguments = self._step(forward, greedy), (ids, *how, *state)
         model.__name__ = config.architecture
         # What a user asks of JAX for other functions is nothing to do with this one.
-        with jax.disable_jit(False), jax.numpy_dtype_promotion("standard"):
+        with (
+            jax.disable_jit(False),
+            jax.numpy_dtype_promotion("standard"),
+            jax.legacy_prng_key("allow"),
+            jax.default_prng_impl("threefry2x32"),
+            jax.threefry_partitionable(True),
+        ):
             return trace(model, abstract, *arguments, params=0)
 
     def _step(self, forward: steps.Forward, greedy: bool | None) -> Callable[..., Any]:

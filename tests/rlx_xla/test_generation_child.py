@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,8 @@ pytest.importorskip("tokenizers")
 
 from rlx_xla.generation import compiling  # noqa: E402  (after importorskip)
 from rlx_xla.generation.model import LanguageModel  # noqa: E402
+from rlx_xla.generation.program_child import ORDER, Order  # noqa: E402
+from rlx_xla.generation.sampling import SamplingOptions  # noqa: E402
 from rlx_xla.runtime.cache import disable_cache, enable_cache  # noqa: E402
 from rlx_xla.runtime.program_cache import ProgramCache  # noqa: E402
 from rlx_xla.tracing import trace as tracing  # noqa: E402
@@ -320,13 +323,47 @@ def test_a_cache_that_is_gone_gives_nothing(tmp_path: Path, rng: np.random.Gener
     assert model._programs._store().adopt((1, 1, 128, None), gone) == 0.0
 
 
-@pytest.mark.parametrize(
-    "setting", [jax.disable_jit, lambda: jax.numpy_dtype_promotion("strict")], ids=["jit", "types"]
-)
+SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "jit is off": jax.disable_jit,
+    "strict types": lambda: jax.numpy_dtype_promotion("strict"),
+    "typed keys": lambda: jax.legacy_prng_key("error"),
+    "other draws": lambda: jax.default_prng_impl("rbg"),
+    "draws in one piece": lambda: jax.threefry_partitionable(False),
+}
+
+
 def test_what_jax_is_told_of_other_functions_is_nothing_to_a_model(
-    setting: Callable[[], AbstractContextManager[Any]], tmp_path: Path, rng: np.random.Generator
+    tmp_path: Path, rng: np.random.Generator
 ) -> None:
     path = tiny_gguf.write(tmp_path / "m.gguf", rng)
-    wanted = said(LanguageModel(path, compile_in_child=False))
-    with setting():
-        assert said(LanguageModel(path, compile_in_child=False)) == wanted
+    drawn = SamplingOptions(temperature=2.0, seed=int(rng.integers(1000)))
+
+    def answer() -> Any:
+        model = LanguageModel(path, compile_in_child=False)
+        return model.generate("a", max_tokens=6, sampling=drawn)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlx_xla.generation.model.STEPPED", 1 << 31)  # one program
+        wanted = answer()
+        for name, setting in SETTINGS.items():
+            with setting():
+                assert answer() == wanted, name
+
+
+def test_a_child_whose_parent_is_gone_leaves_nothing(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    model = LanguageModel(tiny_gguf.write(tmp_path / "m.gguf", rng), compile_in_child=True)
+    place = tmp_path / "place"
+    place.mkdir()
+    parts = {(1, 1, 128, None): {"sizes": "never compared"}}
+    with (place / ORDER).open("wb") as file:
+        pickle.dump(compiling._settings(), file)
+        pickle.dump(Order(model._programs.without_weights(), "cpu:0", parts), file)
+    code = (
+        "import os; ids = iter([2, 1, 1]); os.getppid = lambda: next(ids); "
+        "from rlx_xla.generation.program_child import main; "
+        f"main({str(place)!r})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert not place.exists()
