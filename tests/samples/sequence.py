@@ -144,7 +144,9 @@ def _recurrent_errors(kind: type[Op]) -> Iterator[ErrorSample]:
     whole = (*good, *states)
     yield ErrorSample(carried, (*whole, "f32[1, 4]"), ShapeError, "C6", "got f32[1, 4]. Convert")
     yield ErrorSample(carried, (*whole, "bool[4]"), ShapeError, "C6", "got bool[4]. Convert")
-    yield ErrorSample(carried, (*whole, "bool[1, 5]"), ShapeError, "C6", "mask is required to have the axes")
+    yield ErrorSample(
+        carried, (*whole, "bool[1, 5]"), ShapeError, "C6", "mask is required to have the axes"
+    )
 
 
 def symbolic_samples() -> Iterator[SymbolicSample]:
