@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast, final
 
@@ -15,9 +15,9 @@ from rlx.ops.control_flow import Scan
 from rlx.ops.dot import DotGeneral
 from rlx.ops.reduction import ReduceSum
 from rlx.ops.sequence import GatedDeltaNet
-from rlx.ops.sequence.loops import leaf
 from rlx.ops.transcendental import Exp
 from rlx.passes.recognize.matcher import Match, Matcher, Search, View
+from rlx.passes.recognize.replace import made_node
 from rlx.passes.recognize.scans import Leaf, Loop
 
 
@@ -286,18 +286,14 @@ def _laid_out(value: Value, found: Leaf, lead: Sequence[str]) -> Value:
     return flat.reshape(*shape)
 
 
-def _gains(search: Search, operands: Sequence[Value], build: object) -> bool:
+def _gains(
+    search: Search, operands: Sequence[Value], build: Callable[..., tuple[Value, ...]]
+) -> bool:
     """Whether a kernel of the device carries out the composite."""
-    if search.has_kernel is None or not callable(build):
+    if search.has_kernel is None:
         return False
-    made = build(*(leaf(f"x{place}", v.type) for place, v in enumerate(operands)))
-    pending = list(cast("tuple[Value, ...]", made))
-    while pending:
-        node = pending.pop().node
-        if isinstance(node.op, GatedDeltaNet):
-            return search.has_kernel(node)
-        pending += node.inputs
-    return False
+    node = made_node(build, operands, GatedDeltaNet)
+    return node is not None and search.has_kernel(node)
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {Scan: (gated_delta_net,)}

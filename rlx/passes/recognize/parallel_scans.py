@@ -27,10 +27,10 @@ from rlx.ops.compare import Compare, Select
 from rlx.ops.dot import DotGeneral
 from rlx.ops.reduction import ReduceSum
 from rlx.ops.sequence import SelectiveScan
-from rlx.ops.sequence.loops import leaf
 from rlx.ops.shape import Concatenate, Narrow, Pad, Reverse, Slice
 from rlx.ops.transcendental import Exp, Log1p, Logistic
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search, View
+from rlx.passes.recognize.replace import made_node
 from rlx.passes.recognize.scans import Leaf, Roles, composite, sorted_leaves
 
 Places: TypeAlias = "Array"
@@ -384,15 +384,8 @@ def _has_kernel(search: Search, found: Sequence[Leaf], build: Any) -> bool:
     """Whether a kernel of the device carries out the composite."""
     if search.has_kernel is None:
         return False
-    pending: list[Value] = [
-        build(*(leaf(f"x{i}", part.value.type) for i, part in enumerate(found)))
-    ]
-    while pending:
-        node = pending.pop().node
-        if isinstance(node.op, SelectiveScan):
-            return search.has_kernel(node)
-        pending += node.inputs
-    return False
+    node = made_node(build, [part.value for part in found], SelectiveScan)
+    return node is not None and search.has_kernel(node)
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {

@@ -15,12 +15,12 @@ from rlx.ops.convert import Convert
 from rlx.ops.dot import DotGeneral
 from rlx.ops.indexing import DynamicSlice, GatherGeneral
 from rlx.ops.sequence import Gru, Lstm, Rnn
-from rlx.ops.sequence.loops import leaf
 from rlx.ops.shape import Concatenate, Narrow, Reshape, Reverse, Slice, Split, Transpose
 from rlx.ops.transcendental import Logistic, Rsqrt, Sqrt, Tanh
 from rlx.passes.recognize.gates import Cell, Gate, Part, Weight, bias_of, joined
 from rlx.passes.recognize.masked_cells import Masked, mixed_by_factors, unmasked
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search
+from rlx.passes.recognize.replace import made_node
 
 Biases: TypeAlias = "Callable[[Sequence[Value], Value], tuple[Value, ...]]"
 
@@ -457,17 +457,13 @@ def _gains(search: Search, cell: Cell, build: Callable[..., tuple[Value, ...]]) 
     """Whether a kernel of the device carries out the composite, and sooner than XLA the loop."""
     if search.has_kernel is None:
         return False
-    leaves = (leaf(f"x{place}", v.type) for place, v in enumerate(cell.operands))
-    pending = list(build(*leaves))
-    while pending:
-        node = pending.pop().node
-        if isinstance(node.op, Lstm | Gru | Rnn):
-            batch, weights = node.inputs[0].shape[0], node.inputs[2].shape[1:]
-            known = [n for n in weights if isinstance(n, int)]
-            most = _MOST_WEIGHTS[type(node.op)][0 if batch == 1 else 1]
-            return math.prod(known) <= most and search.has_kernel(node)
-        pending += node.inputs
-    return False
+    node = made_node(build, cell.operands, Lstm, Gru, Rnn)
+    if node is None:
+        return False
+    batch, weights = node.inputs[0].shape[0], node.inputs[2].shape[1:]
+    known = [n for n in weights if isinstance(n, int)]
+    most = _MOST_WEIGHTS[type(node.op)][0 if batch == 1 else 1]
+    return math.prod(known) <= most and search.has_kernel(node)
 
 
 TABLE: dict[type[Op], tuple[Matcher, ...]] = {Scan: (recurrent,)}

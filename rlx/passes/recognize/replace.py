@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rlx.ir import location as loc
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Op
 from rlx.ir.rewrite import Rewritten, Rule, sweep
+from rlx.ops.sequence.loops import leaf
 from rlx.passes.recognize.matcher import Matcher, Search
 from rlx.recognition_report import NearMiss
+
+
+def made_node(
+    build: Callable[..., Value | tuple[Value, ...]], operands: Sequence[Value], *kinds: type[Op]
+) -> Node | None:
+    """The node of an op of some kinds that a match makes of values like its operands.
+
+    Args:
+        build: of the match.
+        operands: of the match.
+        kinds: classes of ops.
+    """
+    made = build(*(leaf(f"x{place}", v.type) for place, v in enumerate(operands)))
+    pending = list(made) if isinstance(made, tuple) else [made]
+    while pending:
+        node = pending.pop().node
+        if isinstance(node.op, kinds):
+            return node
+        pending += node.inputs
+    return None
 
 
 def find(
