@@ -285,6 +285,24 @@ class Graph:
         count = len(self.nodes())
         return f"<Graph {self.name!r}: ({ins}) -> ({outs}), {count} nodes>"
 
+    def with_questions(self, asked: Iterable[DimExpr], keyed: Iterable[DimExpr]) -> Graph:
+        """Return the graph with other questions about sizes; itself where they are its own.
+
+        Args:
+            asked: see the attribute.
+            keyed: see the attribute.
+
+        Raises:
+            VerifyError: a question is about a symbol that the graph does not have.
+        """
+        asked, keyed = tuple(asked), tuple(keyed)
+        if (asked, keyed) == (self.asked, self.keyed):
+            return self
+        return Graph(
+            self.inputs, self.params, self.outputs, self.effects, name=self.name, asked=asked,
+            keyed=keyed,
+        )  # fmt: skip
+
     def with_shardings(
         self,
         specs: Mapping[str, object],

@@ -246,12 +246,7 @@ def _still_asking(before: Graph, after: Graph) -> Graph:
         [dim for dim in dims if known.issuperset(dim.polynomial.symbols)]
         for dims in (before.asked, before.keyed)
     )
-    if not asked and not keyed:
-        return after
-    return Graph(
-        after.inputs, after.params, after.outputs, after.effects, name=after.name, asked=asked,
-        keyed=keyed,
-    )  # fmt: skip
+    return after.with_questions(asked, keyed)
 
 
 def _check_boundary(before: Graph, after: Graph) -> None:

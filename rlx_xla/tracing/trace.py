@@ -161,12 +161,7 @@ def _with_questions(graph: Graph, found: Questions) -> Graph:
         [d for d in (dims.parse(t, known) for t in dict.fromkeys(texts)) if isinstance(d, DimExpr)]
         for texts in (found.differences, found.keys)
     )
-    if not asked and not keyed:
-        return graph
-    return Graph(
-        graph.inputs, graph.params, graph.outputs, graph.effects, name=graph.name, asked=asked,
-        keyed=keyed,
-    )  # fmt: skip
+    return graph.with_questions(asked, keyed)
 
 
 def captures_refs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
