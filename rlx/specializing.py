@@ -17,6 +17,7 @@ from rlx.dims.buckets import Buckets
 from rlx.dims.constraints import Constraint, check_constraints
 from rlx.errors import DimError
 from rlx.ir.graph import Graph
+from rlx.ir.questions import check_answers, may_differ
 from rlx.signature import Signature
 from rlx.template import AbstractTemplate, TracedAt
 from rlx.types import Dim, Shape
@@ -213,7 +214,7 @@ class Planner:
                 if not self._is_same(traced.graph, traced.params, binding):
                     return self._traced(binding, f"another graph at {question}", traced)
         else:
-            self._refuse_other_answers(binding)
+            check_answers(self._graph, binding)
         if self.buckets is None:
             if self._is_opaque and template is not None:
                 return self._traced(binding, "an opaque node is traced for these sizes")
@@ -247,22 +248,6 @@ class Planner:
                     f"output {output} is padded otherwise than the resident input {name!r}",
                 )
         return padded
-
-    def _refuse_other_answers(self, binding: Mapping[str, int]) -> None:
-        """Refuse sizes for which the traced function may do something else than the graph."""
-        graph = self._graph
-        found = next((dim for dim in graph.asked if _may_differ(dim, binding)), None)
-        if found is None and not graph.keyed:
-            return
-        dim = graph.keyed[0] if found is None else found
-        told = "not 0" if found is not None else "no key of what it looks sizes up in"
-        sizes = ", ".join(f"{name} = {binding[name]}" for name in dims.symbols(dim))
-        raise DimError(
-            f"DimError [asked]: sizes are required for which the graph is what the traced function "
-            f"does; the function was told that {dim} is {told}; got {sizes}. Trace it for these "
-            "sizes, or bind them (rlx.bind) to take the graph as it is.",
-            label="asked",
-        )
 
     def _refuse(self, why: str) -> None:
         if self._on_unsafe == "error" and self.buckets is not None:
@@ -314,7 +299,7 @@ class Planner:
                 names.update(dims.symbols(dim))
                 first = first or text
         for dim in self._template.asked if self._template else ():
-            if not _may_differ(dim, binding):
+            if not may_differ(dim, binding):
                 continue
             names.update(dims.symbols(dim))
             first = first or f"{dim} = 0"
@@ -353,7 +338,9 @@ class Planner:
             return False
         if not _same_values(params, self._captured):
             return False
-        bound = bind(self._graph, binding)
+        # Questions about the other symbols are asked again when those have sizes.
+        bound = bind(self._graph, binding).with_questions((), ())
+        graph = graph.with_questions((), ())
         if bound.fingerprint() == graph.fingerprint():
             return True
         options = CompileOptions.baseline()
@@ -420,14 +407,6 @@ def _size(dim: Dim, binding: Mapping[str, int]) -> int | None:
         if (low is not None and size < low) or (high is not None and size > high):
             return None
     return dims.evaluate(dim, binding)
-
-
-def _may_differ(asked: Dim, binding: Mapping[str, int]) -> bool:
-    """Whether a question of the function has another answer for these sizes."""
-    try:
-        return dims.evaluate(asked, binding) == 0
-    except DimError:  # a divisor is 0
-        return True
 
 
 def _same_values(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

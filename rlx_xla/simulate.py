@@ -7,9 +7,10 @@ products of parts are added: one at the default precision, three at high, six at
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -27,9 +28,12 @@ from rlx.ops.dot import DotGeneral, DotPrecision
 from rlx.ops.shape import BroadcastInDim
 from rlx.passes.decompose import decompose
 from rlx.types import TensorType
+from rlx_xla.tracing.template import Template, TemplateTraced
 from rlx_xla.tracing.to_jax import to_jax
 from rlx_xla.tracing.trace import trace
 from rlx_xla.tracing.traced import Traced
+
+_Trace = TypeVar("_Trace", Traced, TemplateTraced)
 
 MODES: dict[str, DotPrecision] = {
     "tpu-default": DotPrecision.DEFAULT,
@@ -71,14 +75,26 @@ def simulate(fn_or_graph: Any, mode: str) -> Any:
         )
     if isinstance(fn_or_graph, Graph):
         return _simulated(fn_or_graph, least)
+    if isinstance(fn_or_graph, TemplateTraced):
+        return _of_trace(fn_or_graph, least)
     if isinstance(fn_or_graph, Traced):
-        return dataclasses.replace(fn_or_graph, graph=_simulated(fn_or_graph.graph, least))
+        return _of_trace(fn_or_graph, least)
     if callable(fn_or_graph):
         return _function(cast("Callable[..., Any]", fn_or_graph), least)
     raise TraceError(
         "simulate: a Graph, a Traced or a JAX function is required; got "
         f"{type(fn_or_graph).__name__}. Trace it with rlx_xla.trace."
     )
+
+
+def _of_trace(traced: _Trace, least: DotPrecision) -> _Trace:
+    """The trace with the products of a TPU, also where it is made anew for some sizes."""
+    template = traced.template
+    if isinstance(template, Template):
+        template = template.changed(functools.partial(_of_trace, least=least))
+    if isinstance(traced, TemplateTraced):
+        return dataclasses.replace(traced, template=template)
+    return dataclasses.replace(traced, graph=_simulated(traced.graph, least), template=template)
 
 
 def _function(fn: Callable[..., Any], least: DotPrecision) -> Callable[..., Any]:

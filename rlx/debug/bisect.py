@@ -21,7 +21,7 @@ from rlx.ops.io import Input
 from rlx.options.compile import CompileOptions
 from rlx.param_values import listing
 from rlx.passes.base import AbstractPass, PassContext, Pipeline
-from rlx.passes.bind_dims import bind, infer_bindings
+from rlx.passes.bind_dims import bind_shapes
 from rlx.passes.pipelines import mir_pipeline
 from rlx.passes.validate import difference
 
@@ -124,9 +124,7 @@ def bisect(
             f"{', '.join(map(repr, missing))}.{did_you_mean(missing[0], feeds)}",
             pass_name="bisect",
         )
-    if graph.symbols:
-        shapes = {name: np.shape(array) for name, array in feeds.items()}
-        graph = bind(graph, infer_bindings(graph, shapes))
+    graph = bind_shapes(graph, {name: np.shape(array) for name, array in feeds.items()})
     shrinking = _Shrinking(graph, feeds, fails)
     small, arrays, reason = shrinking.run()
     target = None if path is None else Path(path)

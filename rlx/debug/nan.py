@@ -19,7 +19,7 @@ from rlx.ir.interpret import evaluate_node
 from rlx.ops.control_flow import Call, Cond, Scan, While
 from rlx.options.precision import effective
 from rlx.passes.base import PassContext
-from rlx.passes.bind_dims import bind, infer_bindings
+from rlx.passes.bind_dims import bind_shapes
 from rlx.passes.bind_rng import BindRng
 from rlx.passes.precision import ApplyPrecision
 from rlx.types import TensorType
@@ -127,8 +127,7 @@ def localize_nan(compiled: CompiledGraph, *inputs: Any, infinities: bool = False
         for v, x in zip(graph.inputs, leaves, strict=True)
     }
     arrays |= {v.name: np.asarray(values[v.name]) for v in graph.params}
-    if graph.symbols:
-        graph = bind(graph, infer_bindings(graph, {n: a.shape for n, a in arrays.items()}))
+    graph = bind_shapes(graph, {n: a.shape for n, a in arrays.items()})
     for leaf in (*graph.inputs, *graph.params):
         if arrays[leaf.name].shape != leaf.type.shape:
             raise RunError(

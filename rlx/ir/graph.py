@@ -166,10 +166,10 @@ class Graph:
         outputs: results in order; duplicates are allowed.
         effects: the last token of each effect chain.
         asked: dims that the traced function was told are not 0 while symbols stood for sizes.
-            Where one is, the function may do something else than the graph; a compiled graph
+            Where one is, the function may do something else than the graph; whoever runs the graph
             refuses those sizes. Binding the sizes takes the graph as it is.
-        keyed: dims that the function looked up in dicts or sets, where symbols are not found. A
-            compiled graph refuses all their sizes.
+        keyed: dims that the function looked up in dicts or sets, where symbols are not found. All
+            their sizes are refused.
     """
 
     __slots__ = (
@@ -262,7 +262,7 @@ class Graph:
         return tuple(sorted({s for leaf in leaves for s in leaf.type.symbols}))
 
     def fingerprint(self) -> str:
-        """Hexadecimal digest of names, attributes and structure; locations do not count."""
+        """Hexadecimal digest of names, attributes, structure and questions, without locations."""
         known = _known_digest(self)
         if known is None:
             digests: dict[int, str] = {}
@@ -460,7 +460,9 @@ def _topological(roots: Iterable[Value], findings: list[str]) -> tuple[Node, ...
 
 
 def same(lhs: Graph, rhs: Graph) -> bool:
-    """Whether two graphs have the same structure, names and attributes (not locations).
+    """Whether two graphs have the same structure, names, attributes and questions about sizes.
+
+    Locations do not count, nor does the order of questions.
 
     Raises:
         VerifyError: one is no graph.
@@ -493,6 +495,8 @@ def _digest(graph: Graph, digests: Mapping[int, str]) -> str:
         )
     for values in (graph.inputs, graph.params, graph.outputs, graph.effects):
         write([(number[id(v.node)], v.index) for v in values])
+    if graph.asked or graph.keyed:
+        write("questions", *(sorted({str(dim) for dim in q}) for q in (graph.asked, graph.keyed)))
     return hasher.hexdigest()
 
 

@@ -38,6 +38,8 @@ def interpret(
 
     Raises:
         RunError: a name is missing or unknown, or an array has another dtype or shape.
+        SizesError: sizes contradict each other, or the traced function may do something else for
+            them than the graph (`Graph.asked`, `Graph.keyed`).
         VerifyError: the graph breaks the rules of the IR.
         TraceError: the graph holds an opaque node that has no NumPy meaning.
     """
@@ -50,10 +52,9 @@ def interpret(
     }
     bound = graph
     if graph.symbols:
-        from rlx.passes.bind_dims import bind, infer_bindings
+        from rlx.passes.bind_dims import bind_shapes
 
-        shapes = {name: tuple(array.shape) for name, array in feeds.items()}
-        bound = bind(graph, infer_bindings(graph, shapes))
+        bound = bind_shapes(graph, {name: tuple(array.shape) for name, array in feeds.items()})
     for leaf in (*bound.inputs, *bound.params):
         found = feeds[leaf.name]
         if tuple(found.shape) != leaf.type.shape or found.dtype != leaf.type.dtype.numpy:

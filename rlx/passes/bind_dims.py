@@ -9,6 +9,7 @@ from rlx import dims
 from rlx.dims import DimBinding, DimExpr
 from rlx.errors import DimError, did_you_mean
 from rlx.ir.graph import Graph, Node, Value, make_node
+from rlx.ir.questions import check_answers
 from rlx.types import Dim, Shape
 
 
@@ -68,6 +69,20 @@ def infer_bindings(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> DimBind
         (v.name, v.type.shape) for v in (*graph.inputs, *graph.params) if v.name in shapes
     ]
     return dims.infer_bindings(declared, shapes)
+
+
+def bind_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
+    """The graph for actual shapes of its inputs and params, by name.
+
+    Raises:
+        SizesError: the shapes contradict each other, or the traced function may do something else
+            for them than the graph (`Graph.asked`, `Graph.keyed`).
+    """
+    if not graph.symbols:
+        return graph
+    sizes = infer_bindings(graph, shapes)
+    check_answers(graph, sizes)
+    return bind(graph, sizes)
 
 
 def _check_graph(where: str, graph: object) -> None:

@@ -85,7 +85,10 @@ class CalibrationRecord:
         known = {name: value for value, name in value_names(graph).items()}
         wanted = _operands(graph) if tensors is None else [_find(known, t) for t in tensors]
         wanted = list(dict.fromkeys(wanted))
-        watched = Graph(graph.inputs, graph.params, wanted, graph.effects, name=graph.name)
+        watched = Graph(
+            graph.inputs, graph.params, wanted, graph.effects, name=graph.name, asked=graph.asked,
+            keyed=graph.keyed,
+        )  # fmt: skip
         low, high = [math.inf] * len(wanted), [-math.inf] * len(wanted)
         for batch in batches:
             for place, array in enumerate(interpret(watched, batch, params)):

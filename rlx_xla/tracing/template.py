@@ -117,6 +117,12 @@ class Template(AbstractTemplate):
         except FAILURES:
             return None
 
+    def changed(self, change: Callable[[Traced], Traced]) -> Template:
+        """The template of what a transformation makes of every trace."""
+        twin, once = copy.copy(self), self._once
+        twin._once = lambda *given: change(once(*given))
+        return twin
+
     def probe(self) -> BaseException | None:
         """None when some sizes can be traced; else what the last ones raised."""
         names = spec_symbols((self._args, self._kwargs))

@@ -6,8 +6,9 @@ import contextlib
 import functools
 import inspect
 import keyword
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +17,18 @@ import numpy as np
 from rlx import dims
 from rlx.errors import RunError, TraceError, did_you_mean
 from rlx.ir.graph import Graph, Node, Value, inner_graphs
+from rlx.ir.questions import check_answers
 from rlx.ir.rewrite import splice, sweep
 from rlx.ops.control_flow import Call, CallKind
 from rlx.passes.bind_dims import bind
+from rlx.signature import Signature
+from rlx.specializing import Planner
+from rlx.types import Shape
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys
 from rlx_xla.tracing.arguments import Arguments
 from rlx_xla.tracing.evaluation import Evaluator
+from rlx_xla.tracing.template import TemplateTraced
 from rlx_xla.tracing.traced import Traced
 from rlx_xla.tracing.wide import needs_64_bits
 
@@ -33,7 +39,7 @@ _LOST_RULES = ("raise", "differentiate")
 
 
 def to_jax(
-    graph: Graph | Traced,
+    graph: Graph | Traced | TemplateTraced,
     params: Mapping[str, Any] | None = None,
     *,
     lost_rules: str = "raise",
@@ -56,13 +62,16 @@ def to_jax(
         Of a graph: a function of the inputs in order, which returns a list of outputs, or the one
         output. Where the graph has params and ``params`` is None, a dict of them comes first.
         Of a traced function: one with its arguments and results, static arguments left out.
-        Where ``params`` is given, arguments that are params as a whole are left out too.
+        Where ``params`` is given, arguments that are params as a whole are left out too. For sizes
+        whose answer to a question of the traced function is another it is traced anew; a graph
+        alone refuses them (`Graph.asked`). Symbols of JAX's own take the graph as it is, as they
+        get the same answers.
 
     Raises:
         RunError: params are missing or unknown.
         TraceError: it is neither a graph nor what ``rlx_xla.trace`` gave.
     """
-    if not isinstance(cast("object", graph), Graph | Traced):
+    if not isinstance(cast("object", graph), Graph | Traced | TemplateTraced):
         raise TraceError(
             "to_jax: a Graph, or what rlx_xla.trace gave, is required; got "
             f"{type(graph).__name__}. Compile it with rlx.Session, or trace it first."
@@ -72,7 +81,7 @@ def to_jax(
             f"to_jax: lost_rules is required to be one of {', '.join(_LOST_RULES)}; "
             f"got {lost_rules!r}."
         )
-    if isinstance(graph, Traced):
+    if not isinstance(graph, Graph):
         return _of_traced(graph, params, lost_rules)
     flat = _flat(graph, lost_rules)
     count = len(graph.inputs)
@@ -105,15 +114,15 @@ def to_jax(
 
 
 def _of_traced(
-    traced: Traced, params: Mapping[str, Any] | None, lost_rules: str
+    traced: Traced | TemplateTraced, params: Mapping[str, Any] | None, lost_rules: str
 ) -> Callable[..., Any]:
-    graph, signature = traced.graph, traced.signature
-    flat = _flat(graph, lost_rules)
+    graph = traced.graph if isinstance(traced, Traced) else traced.boundary
+    signature, arguments = traced.signature, traced.arguments
     known = {n: v for n, v in traced.params.items() if v is not None}
     if params is not None:
         _check_known(graph.params, params)
-        known |= dict(params)
-    arguments = traced.arguments
+    replaced = dict(params or {})
+    anew = _Anew(graph, traced, lost_rules)
     if params is None and arguments is not None:
         tree = arguments.tree
         wanted = [leaf.name for leaf in arguments.leaves]
@@ -133,15 +142,79 @@ def _of_traced(
             fed = signature.fed or (True,) * len(leaves)
             kept = [x for x, keep in zip(leaves, fed, strict=True) if keep]
             given = dict(zip(signature.inputs, kept, strict=True))
-        values = {**known, **given}
-        raw = {n: keys.key_data(x) if keys.is_wrapped(x) else x for n, x in values.items()}
-        inputs = [raw[v.name] for v in graph.inputs]
-        results = flat([*inputs, *_ordered(graph.params, raw, extra=True)])
-        for index, impl in signature.key_outputs.items():
+        given = {**replaced, **given}
+        raw = {n: keys.key_data(x) if keys.is_wrapped(x) else x for n, x in given.items()}
+        run = anew.run_for({**known, **raw})
+        values = {**known, **run.own, **raw}
+        inputs = [values[v.name] for v in run.graph.inputs]
+        results = run.flat([*inputs, *_ordered(run.graph.params, values, extra=True)])
+        for index, impl in run.signature.key_outputs.items():
             results[index] = keys.wrap_key(results[index], impl)
-        return signature.rebuild(results)
+        return run.signature.rebuild(results)
 
     return _dressed(call, graph.name, None if arguments is None else _argument_names(arguments))
+
+
+@final
+@dataclass(frozen=True)
+class _Run:
+    """What a call of a traced function computes: a graph, and values that only it has."""
+
+    graph: Graph
+    signature: Signature
+    flat: Callable[[Sequence[Any]], list[Any]]
+    own: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@final
+class _Anew:
+    """The graph of each call of a traced function, traced anew for sizes that need another."""
+
+    def __init__(self, graph: Graph, traced: Traced | TemplateTraced, lost_rules: str) -> None:
+        self._graph = graph
+        self._traced = traced
+        self._lost_rules = lost_rules
+        self._runs: dict[Hashable, _Run] = {}
+        template, known = traced.template, traced.params
+        self._planner: Planner | None = None
+        if template is not None and graph.symbols:
+            captured = {n: v for n, v in known.items() if v is not None}
+            self._planner = Planner(graph, traced.signature, template=template, captured=captured)
+        # Where there is a template, the planner answers the graph's questions.
+        of_all = graph if self._planner is None else graph.with_questions((), ())
+        self._plain = _Run(graph, traced.signature, _flat(of_all, lost_rules))
+
+    def run_for(self, values: Mapping[str, Any]) -> _Run:
+        """What is computed for the sizes of some values.
+
+        Args:
+            values: by name, for every input and param.
+
+        Raises:
+            DimError: the function cannot have the sizes.
+            TraceError: sizes are symbols of JAX's, and there is no one graph for all sizes.
+        """
+        planner = self._planner
+        if planner is None:
+            return self._plain
+        leaves = [v for v in (*self._graph.inputs, *self._graph.params) if v.name in values]
+        free = dict(planner.declared())
+        declared = [(v.name, free.get(v.name, v.type.shape)) for v in leaves]
+        sizes = _sizes(declared, [_array(v, values[v.name]) for v in leaves])
+        if not all(isinstance(n, int) for n in sizes.values()):
+            if planner.has_graph:
+                return self._plain
+            raise TraceError(
+                f"to_jax: one graph for all sizes is required where JAX's sizes are symbols; "
+                f"{self._graph.name!r} is traced anew for every size. Call it with numbers."
+            )
+        plan = planner.plan(sizes)
+        if plan.graph is None:
+            return self._plain
+        if plan.key not in self._runs:
+            flat = _flat(plan.graph, self._lost_rules)
+            self._runs[plan.key] = _Run(plan.graph, plan.signature, flat, plan.own)
+        return self._runs[plan.key]
 
 
 def _flat(graph: Graph, lost_rules: str) -> Callable[[Sequence[Any]], list[Any]]:
@@ -157,8 +230,9 @@ def _flat(graph: Graph, lost_rules: str) -> Callable[[Sequence[Any]], list[Any]]
         if not graph.symbols:
             evaluator, chosen = static, graph
         else:
-            sizes = _sizes(leaves, arrays)
+            sizes = _sizes([(v.name, v.type.shape) for v in leaves], arrays)
             if all(isinstance(n, int) for n in sizes.values()):
+                check_answers(graph, sizes)
                 evaluator, chosen = static, bound(tuple(sizes.items()))
             else:
                 evaluator, chosen = Evaluator(sizes, lost_rules), graph
@@ -239,25 +313,24 @@ def _array(leaf: Value, value: Any) -> Any:
     )
 
 
-def _sizes(leaves: Sequence[Value], arrays: Sequence[Any]) -> dict[str, Any]:
+def _sizes(declared: Sequence[tuple[str, Shape]], arrays: Sequence[Any]) -> dict[str, Any]:
     """JAX's sizes of the symbols: from the shapes where all are numbers, else read off."""
     shapes = [tuple(x.shape) for x in arrays]
     if not any(jx.is_symbolic(n) for shape in shapes for n in shape):
-        declared = [(v.name, v.type.shape) for v in leaves]
-        names = [v.name for v in leaves]
+        names = [name for name, _ in declared]
         found = dims.infer_bindings(declared, dict(zip(names, shapes, strict=True)))
         return dict(sorted(found.items()))
     sizes: dict[str, Any] = {}
-    for leaf, shape in zip(leaves, shapes, strict=True):
-        for dim, size in zip(leaf.type.shape, shape, strict=True):
+    for (_, stated), shape in zip(declared, shapes, strict=True):
+        for dim, size in zip(stated, shape, strict=True):
             if not isinstance(dim, int) and str(dim).isidentifier():
                 sizes.setdefault(str(dim), size)
     evaluator = Evaluator(sizes)
-    for leaf, shape in zip(leaves, shapes, strict=True):
-        wanted = tuple(evaluator.size(d) for d in leaf.type.shape)
+    for (name, stated), shape in zip(declared, shapes, strict=True):
+        wanted = tuple(evaluator.size(d) for d in stated)
         if wanted != shape:
             raise RunError(
-                f"call: {leaf.name!r} is required to have the shape {leaf.type.shape}, here "
+                f"call: {name!r} is required to have the shape {stated}, here "
                 f"{wanted}; got {shape}."
             )
     return sizes
