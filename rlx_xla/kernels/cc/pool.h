@@ -7,10 +7,11 @@
 // Numerics: NaN wins a maximum and a minimum, and of zeros the positive one a maximum. An element
 //   is selected while it compares >= (or <=) with every later one, so that a NaN is taken and lost
 //   again. 16-bit floats are widened to f32, added up as such and rounded once.
-// Algorithm: windows are cut to what lies inside; a band of rows of x is done at a time, by
-//   vectors of `inner` elements. With one inner element, rows of a window are reduced first, in
-//   vectors along the row, and then its columns. Backward, a thread owns rows of dx and looks at
-//   every window that touches them.
+// Algorithm: windows are cut to what lies inside. With many inner elements, vectors of these go
+//   over small windows where they lie; large ones are reduced by their rows first, and then by
+//   columns. With one, vectors lie along the row: rows of a window first, and then its columns, of
+//   which every second is picked where the stride is two. Backward, a thread owns rows of dx and
+//   looks at every window that touches them.
 #ifndef RLX_KERNELS_POOL_H_
 #define RLX_KERNELS_POOL_H_
 
@@ -19,10 +20,10 @@
 #include <limits>
 #include <type_traits>
 
-#include "matmul.h"
 #include "numbers.h"
 #include "parallel.h"
 #include "scratch.h"
+#include "wide.h"
 
 namespace rlx {
 
@@ -57,84 +58,14 @@ constexpr float kStart = kKind == Pooling::kSum   ? 0.0f
                          : kKind == Pooling::kMax ? -std::numeric_limits<float>::infinity()
                                                   : std::numeric_limits<float>::infinity();
 
-// Without branches, so that it becomes vector instructions.
-template <Pooling kKind>
-inline float Join(float a, float b) {
-  if constexpr (kKind == Pooling::kSum) return a + b;
-  // Of equal numbers, which may be zeros of two signs, the positive one is the greater.
-  const bool negative = BitCast<int32_t>(a) < 0;
-  const bool wins = kKind == Pooling::kMax ? (a > b) | ((a == b) & !negative)
-                                           : (a < b) | ((a == b) & negative);
-  return wins | (a != a) ? a : b;
-}
+// Numbers from the first window's begin to the last one's end along a row.
+inline int64_t PaddedRow(const PoolShape& s) { return (s.out[1] - 1) * s.stride[1] + s.window[1]; }
 
-template <Pooling kKind>
-void JoinRow(const float* x, int64_t n, float* y) {
-  for (int64_t i = 0; i < n; ++i) y[i] = Join<kKind>(y[i], x[i]);
-}
-
-// A row of `n` numbers as f32: where it lies, or in `wide`.
-template <typename T>
-const float* WideRow(const T* x, int64_t n, float* wide) {
-  if constexpr (std::is_same_v<T, float>) {
-    return x;
-  } else {
-    matmul::WidenRow(x, n, /*ahead=*/0, wide);
-    return wide;
-  }
-}
-
-// One row of the result where elements lie singly; `padded` and `found` hold the row with its
-// padding. Every window is reduced, in vectors, and those that are wanted are picked.
-template <Pooling kKind, typename T>
-void RowOfOne(const PoolShape& s, const T* x, int64_t place, float* padded, float* found,
-              float* wide, T* y) {
-  const int64_t last = (s.out[1] - 1) * s.stride[1];  // where the last window begins
-  const int64_t size = last + s.window[1];
-  // Columns [begin, end) of x lie inside, the first at `at`.
-  const int64_t begin = std::max<int64_t>(-s.low[1], 0);
-  const int64_t end = std::min(s.in[1], size - s.low[1]);
-  const int64_t at = begin + s.low[1];
-  const Reach rows = Inside(s, 0, place);
-  std::fill(padded, padded + size, kStart<kKind>);
-  if (begin < end) {
-    for (int64_t h = rows.begin; h < rows.end; ++h) {
-      const float* row = WideRow(x + h * s.in[1] + begin, end - begin, wide);
-      JoinRow<kKind>(row, end - begin, padded + at);
-    }
-  }
-  std::copy(padded, padded + last + 1, found);
-  for (int64_t k = 1; k < s.window[1]; ++k) JoinRow<kKind>(padded + k, last + 1, found);
-  for (int64_t q = 0; q < s.out[1]; ++q) y[q] = FromFloat<T>(found[q * s.stride[1]]);
-}
-
-// One row of the result; `column` and `wide` hold in[1] * inner numbers.
-template <Pooling kKind, typename T>
-void Row(const PoolShape& s, const T* x, int64_t place, float* column, float* wide, T* y) {
-  const int64_t width = s.in[1] * s.inner;
-  const Reach rows = Inside(s, 0, place);
-  // All rows of the window as one.
-  const float* joined = column;
-  if (rows.end - rows.begin == 1) {
-    joined = WideRow(x + rows.begin * width, width, wide);
-  } else {
-    std::fill(column, column + width, kStart<kKind>);
-    for (int64_t h = rows.begin; h < rows.end; ++h) {
-      JoinRow<kKind>(WideRow(x + h * width, width, wide), width, column);
-    }
-  }
-  float block[64];
-  for (int64_t q = 0; q < s.out[1]; ++q) {
-    const Reach taken = Inside(s, 1, q);
-    for (int64_t i = 0; i < s.inner; i += 64) {
-      const int64_t count = std::min<int64_t>(64, s.inner - i);
-      std::fill(block, block + count, kStart<kKind>);
-      for (int64_t w = taken.begin; w < taken.end; ++w) {
-        JoinRow<kKind>(joined + w * s.inner + i, count, block);
-      }
-      matmul::NarrowRow(block, count, y + q * s.inner + i);
-    }
-  }
+// Whether windows are read whole where they lie, because rows that are joined first, and then
+// columns, would be read no less.
+inline bool GainsWhole(const PoolShape& s) {
+  constexpr int64_t kPass = 3;  // what the joined row costs: it is written, and read again
+  return s.window[0] * s.window[1] <= s.window[0] * s.stride[1] + s.window[1] + kPass;
 }
 
 // dx rows [first, last) of one image, which are zero, from the windows that touch them. Padding is
@@ -242,6 +173,13 @@ class Backward {
 
 }  // namespace pool
 
+}  // namespace rlx
+
+#define RLX_TILES "pool_tiles.h"
+#include "each_width.h"
+
+namespace rlx {
+
 // y of x; T is f32, bf16 or f16.
 template <Pooling kKind, typename Pool, typename T>
 void PoolWindows(const Pool& pool, const PoolShape& s, const T* x, T* y) {
@@ -249,19 +187,10 @@ void PoolWindows(const Pool& pool, const PoolShape& s, const T* x, T* y) {
   const int64_t width = s.in[1] * s.inner;
   const int64_t cost = std::max<int64_t>(1, s.window[0] * width + s.window[1] * s.out[1] * s.inner);
   ParallelFor(pool, s.outer * s.out[0], pool::kGrain / cost + 1, [&](int64_t begin, int64_t end) {
-    const int64_t padded = (s.out[1] - 1) * s.stride[1] + s.window[1];
-    Scratch<float> column(s.inner == 1 ? padded : width);
-    Scratch<float> found(s.inner == 1 ? padded : 0);
-    Scratch<float> wide(std::is_same_v<T, float> ? 0 : width);
-    for (int64_t at = begin; at < end; ++at) {
-      const T* image = x + at / s.out[0] * s.in[0] * width;
-      T* to = y + at * s.out[1] * s.inner;
-      if (s.inner == 1) {
-        pool::RowOfOne<kKind>(s, image, at % s.out[0], column.get(), found.get(), wide.get(), to);
-      } else {
-        pool::Row<kKind>(s, image, at % s.out[0], column.get(), wide.get(), to);
-      }
-    }
+#if defined(RLX_HAS_WIDE512)
+    if (HasWide512()) return wide512::PoolRows<kKind>(s, x, begin, end, y);
+#endif
+    wide256::PoolRows<kKind>(s, x, begin, end, y);
   });
 }
 

@@ -48,12 +48,32 @@ inline V LoadV(const F16* p) {
 template <typename T>
 V LoadSome(const T* p, int64_t n) {
   if (n >= kW) return LoadV(p);
+#if RLX_WIDE_BYTES == 64
+  const uint32_t some_of = (1u << (n > 0 ? n : 0)) - 1;
+  if constexpr (sizeof(T) == 4) return _mm512_maskz_loadu_ps(some_of, p);
+  if constexpr (sizeof(T) == 2) {
+    const __m256i bits = _mm256_maskz_loadu_epi16(some_of, p);
+    if constexpr (std::is_same_v<T, F16>) return _mm512_maskz_cvtph_ps(0xffff, bits);
+    return reinterpret_cast<V>(
+        _mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, bits), 16));
+  }
+#endif
   T some[kW] = {};
   std::memcpy(some, p, n * sizeof(T));
   return LoadV(some);
 }
 
 inline void StoreV(V v, float* p) { std::memcpy(p, &v, sizeof(v)); }
+
+// The first n numbers.
+inline void StoreSome(V v, int64_t n, float* p) {
+  if (n >= kW) return StoreV(v, p);
+#if RLX_WIDE_BYTES == 64
+  _mm512_mask_storeu_ps(p, (1u << n) - 1, v);
+#else
+  for (int64_t i = 0; i < n; ++i) p[i] = v[i];
+#endif
+}
 
 inline V MulAdd(V a, V b, V c) {
 #if RLX_WIDE_BYTES == 64
