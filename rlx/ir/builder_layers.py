@@ -88,7 +88,7 @@ class AbstractLayerNames:
         """Layer normalisation along one axis."""
         from rlx.ops.normalization import LayerNorm
 
-        axis = operators.normalise_axis(axis, value_of("layer_norm", x).rank)
+        axis = operators.normalise_axis(axis, value_of("layer_norm", x).rank, "layer_norm")
         return LayerNorm(axis=axis, eps=eps)(x, gamma, beta)
 
     def ln(self, x: Value, gamma: Value, beta: Value, eps: float = 1e-5) -> Value:
@@ -117,7 +117,7 @@ class AbstractLayerNames:
         """Root-mean-square normalisation along one axis."""
         from rlx.ops.normalization import RmsNorm
 
-        axis = operators.normalise_axis(axis, value_of("rms_norm", x).rank)
+        axis = operators.normalise_axis(axis, value_of("rms_norm", x).rank, "rms_norm")
         return RmsNorm(axis=axis, eps=eps)(x, gamma, beta)
 
     def fused_residual_ln(

@@ -216,7 +216,7 @@ class AbstractShortNames:
         """Cumulative sum along an axis; exclusive leaves out the element itself."""
         from rlx.ops.reduction import CumSum
 
-        axis = operators.normalise_axis(axis, value_of("cumsum", x).rank)
+        axis = operators.normalise_axis(axis, value_of("cumsum", x).rank, "cumsum")
         made: Value = CumSum(axis=axis, exclusive=exclusive)(x)
         return made
 
@@ -243,14 +243,14 @@ class AbstractShortNames:
                 f"{type(values).__name__ if not isinstance(values, list | tuple) else 'none'}."
             )
         rank = value_of("concat", values[0]).rank
-        made: Value = Concatenate(axis=operators.normalise_axis(axis, rank))(*values)
+        made: Value = Concatenate(axis=operators.normalise_axis(axis, rank, "concat"))(*values)
         return made
 
     def gather(self, table: Value, indices: Value, axis: int = 0) -> Value:
         """Rows of a table, as an embedding lookup."""
         from rlx.ops.indexing import Gather
 
-        axis = operators.normalise_axis(axis, value_of("gather", table).rank)
+        axis = operators.normalise_axis(axis, value_of("gather", table).rank, "gather")
         return Gather(axis=axis)(table, indices)
 
     reshape_ = reshape
@@ -307,7 +307,7 @@ class AbstractShortNames:
         moves = tuple(shifts) if isinstance(shifts, list | tuple) else (cast("int", shifts),)
         along = tuple(axes) if isinstance(axes, list | tuple) else (cast("int", axes),)
         rank = value_of("roll", x).rank
-        places = tuple(operators.normalise_axis(axis, rank) for axis in along)
+        places = tuple(operators.normalise_axis(axis, rank, "roll") for axis in along)
         made: Value = Roll(shifts=moves, axes=places)(x)
         return made
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from rlx import dims
 from rlx.dtypes import DType, Kind, as_dtype, promote
-from rlx.errors import DTypeError, ShapeError
+from rlx.errors import DimError, DTypeError, ShapeError
 from rlx.host_values import python_array, refuse_masked
+from rlx.ir import location as loc
 
 if TYPE_CHECKING:
     from rlx.ir.graph import Node, Value
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Scalar: TypeAlias = "bool | int | float | complex"
 Operand: TypeAlias = "Value | Scalar"
 _INTS = frozenset({int})
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class ValueOperators:
@@ -148,7 +150,10 @@ class ValueOperators:
         """Same elements in C order under another shape; one dim may be −1."""
         from rlx.ops.shape import Reshape
 
-        wanted = infer_minus_one(_value(self).type.shape, _flat_dims(shape))
+        try:
+            wanted = infer_minus_one(_value(self).type.shape, _flat_dims(shape))
+        except (DimError, ShapeError) as error:
+            raise _of_operands(error, "reshape", self, _flat_dims(shape)) from error.__cause__
         return Reshape(shape=wanted)(_value(self))
 
     def transpose(self, *permutation: int | Sequence[int]) -> Value:
@@ -157,9 +162,9 @@ class ValueOperators:
 
         axes = tuple(cast("Sequence[int]", _flat_dims(permutation)))
         axes = axes or tuple(range(self.rank))[::-1]
-        return Transpose(permutation=tuple(normalise_axis(a, self.rank) for a in axes))(
-            _value(self)
-        )
+        return Transpose(
+            permutation=tuple(normalise_axis(a, self.rank, "transpose") for a in axes)
+        )(_value(self))
 
     @property
     def T(self) -> Value:  # noqa: N802  NumPy's name
@@ -225,13 +230,13 @@ class ValueOperators:
         """Softmax along an axis, with the maximum subtracted."""
         from rlx.ops.normalization import Softmax
 
-        return Softmax(axis=normalise_axis(axis, self.rank))(_value(self))
+        return Softmax(axis=normalise_axis(axis, self.rank, "softmax"))(_value(self))
 
     def narrow(self, axis: int, start: int, length: Dim) -> Value:
         """``length`` elements of an axis from ``start``."""
         from rlx.ops.shape import Narrow
 
-        axis = normalise_axis(axis, self.rank)
+        axis = normalise_axis(axis, self.rank, "narrow")
         return Narrow(axis=axis, start=start, length=length)(_value(self))
 
 
@@ -253,7 +258,10 @@ def unary(name: str, x: ValueOperators) -> Value:
 
 def binary(name: str, lhs: ValueOperators | Scalar, rhs: ValueOperators | Scalar) -> Value:
     """Apply an elementwise op of two inputs after broadcasting, by class name."""
-    left, right = broadcast_pair(lhs, rhs)
+    try:
+        left, right = broadcast_pair(lhs, rhs)
+    except (DimError, DTypeError, ShapeError) as error:
+        raise _of_operands(error, _op(name).op_name, lhs, rhs) from error.__cause__
     return _op(name)()(left, right)
 
 
@@ -261,8 +269,19 @@ def compare(direction: str, lhs: ValueOperators | Scalar, rhs: ValueOperators | 
     """Compare elementwise after broadcasting; direction is ``eq ne lt le gt ge``."""
     from rlx.ops.compare import Compare, Direction
 
-    left, right = broadcast_pair(lhs, rhs)
+    try:
+        left, right = broadcast_pair(lhs, rhs)
+    except (DimError, DTypeError, ShapeError) as error:
+        raise _of_operands(error, f"compare {direction}", lhs, rhs) from error.__cause__
     return Compare(direction=Direction(direction))(left, right)
+
+
+def _of_operands(error: _Error, what: str, lhs: ValueOperators | Scalar, rhs: object) -> _Error:
+    """The error with a note of the operator, its operands and the user's line."""
+    shown = [_value(x).type if isinstance(x, ValueOperators) else repr(x) for x in (lhs, rhs)]
+    where = loc.current()
+    error.add_note(f"  {what} of {shown[0]} and {shown[1]}" + (f" at {where}" if where else ""))
+    return error
 
 
 def reduce(name: str, x: ValueOperators, axis: int | Sequence[int] | None, keepdims: bool) -> Value:
@@ -273,7 +292,7 @@ def reduce(name: str, x: ValueOperators, axis: int | Sequence[int] | None, keepd
         axes = tuple(range(rank))
     else:
         given = tuple(axis) if isinstance(axis, list | tuple) else (cast("int", axis),)
-        axes = tuple(sorted(normalise_axis(a, rank) for a in given))
+        axes = tuple(sorted(normalise_axis(a, rank, _op(name).op_name) for a in given))
     result = _op(name)(axes=axes)(value)  # type: ignore[call-arg]
     if not keepdims:
         return cast("Value", result)
@@ -400,7 +419,11 @@ def broadcast_to(value: Value, shape: Shape) -> Value:
         return value
     offset = len(shape) - len(source)
     if offset < 0:
-        raise ShapeError(f"broadcast: {value.type} has more axes than the shape {shape}.")
+        error = ShapeError(
+            f"broadcast: at least {len(source)} axes are required for x: {value.type}; got the "
+            f"shape [{', '.join(map(str, shape))}]. Reshape x, or name more axes."
+        )
+        raise located(error)
     if _INTS.issuperset(map(type, shape)):
         made: Value = _stretch(cast("tuple[int, ...]", shape), len(source))(value)
         return made
@@ -408,17 +431,26 @@ def broadcast_to(value: Value, shape: Shape) -> Value:
     return op(shape=shape, broadcast_dimensions=tuple(range(offset, len(shape))))(value)
 
 
-def normalise_axis(axis: int, rank: int) -> int:
-    """Return the axis as a non-negative number.
+def normalise_axis(axis: int, rank: int, where: str = "axis") -> int:
+    """Return the axis as a non-negative number; one out of range as it is, for the op to refuse.
 
     Raises:
-        ShapeError: out of range.
+        ShapeError: it is no integer.
     """
     if isinstance(axis, bool) or not isinstance(cast("object", axis), int | np.integer):
-        raise ShapeError(f"axis: an integer is required; got {axis!r}.")
-    if not -rank <= axis < rank:
-        raise ShapeError(f"axis: required −{rank} ≤ axis < {rank}; got {axis}.")
-    return int(axis) + rank if axis < 0 else int(axis)
+        error = ShapeError(
+            f"{where}: an axis is required to be an integer; got {axis!r}. Pass a whole number."
+        )
+        raise located(error)
+    return int(axis) + rank if -rank <= axis < 0 else int(axis)
+
+
+def located(error: _Error) -> _Error:
+    """The error with a note of the user's line, where there is one."""
+    where = loc.current()
+    if where:
+        error.add_note(f"  at {where}")
+    return error
 
 
 def infer_minus_one(source: Shape, wanted: tuple[Dim, ...]) -> Shape:

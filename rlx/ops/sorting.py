@@ -12,6 +12,7 @@ from rlx.dtypes import DType, as_dtype
 from rlx.errors import DTypeError, InconclusiveDimError
 from rlx.ir.attributes import Array
 from rlx.ir.op import Op, define_op
+from rlx.ops.axes import require_axis
 from rlx.ops.reduction import numbers
 from rlx.types import TensorType
 
@@ -72,14 +73,7 @@ class Sort(Op):
                     f"got {', '.join(map(str, operands))}. Broadcast them."
                 ),
             )
-        self.require(
-            "C2",
-            0 <= self.axis < first.rank,
-            lambda: (
-                f"axis is required to be from 0 to {first.rank - 1} for {first}; "
-                f"got {self.axis}. Count from 0."
-            ),
-        )
+        require_axis(self, "C2", self.axis, first, "the first operand")
         self.require(
             "C3",
             1 <= self.num_keys <= len(operands),

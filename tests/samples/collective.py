@@ -160,11 +160,11 @@ def error_samples() -> Iterator[ErrorSample]:
     for cls in (AllGather, ReduceScatter):
         yield ErrorSample(
             lambda cls=cls: cls(mesh=FOUR, axes=("d",), axis=1), ("f32[4]",), ShapeError, "C2",
-            "axis is required to be an axis of x: f32[4]; got 1",
+            "axis is required to be in range for x: f32[4], 0 ≤ axis < 1; got 1",
         )  # fmt: skip
     yield ErrorSample(
         lambda: AllToAll(mesh=FOUR, axes=("d",), split_axis=0, concat_axis=2),
-        ("f32[4, 4]",), ShapeError, "C2", "concat_axis is required to be an axis of x",
+        ("f32[4, 4]",), ShapeError, "C2", "concat_axis is required to be in range for x",
     )  # fmt: skip
     yield ErrorSample(
         lambda: ReduceScatter(mesh=FOUR, axes=("d", "m")), ("f32[6]",), ShapeError, "C3",

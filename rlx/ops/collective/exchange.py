@@ -8,6 +8,7 @@ from rlx.dtypes import DType, Kind
 from rlx.errors import DTypeError
 from rlx.ir.attributes import Array
 from rlx.ir.op import Op, define_op
+from rlx.ops.axes import require_axis
 from rlx.ops.collective.axes import group_size, require_axes
 from rlx.ops.collective.reduce import summed
 from rlx.ops.collective.shards import exchange, index_along
@@ -72,7 +73,7 @@ class AllGather(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         require_axes(self, "C1", self.mesh, self.axes)
-        _require_axis(self, "C2", "axis", self.axis, x)
+        require_axis(self, "C2", self.axis, x)
         return _scaled(x, self.axis, group_size(self.mesh, self.axes))
 
     def evaluate(self, x: Array) -> Array:
@@ -113,7 +114,7 @@ class ReduceScatter(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         require_axes(self, "C1", self.mesh, self.axes)
-        _require_axis(self, "C2", "axis", self.axis, x)
+        require_axis(self, "C2", self.axis, x)
         count = group_size(self.mesh, self.axes)
         _require_parts(self, "C3", "axis", self.axis, x, count)
         self.require(
@@ -163,8 +164,8 @@ class AllToAll(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         require_axes(self, "C1", self.mesh, self.axes)
-        _require_axis(self, "C2", "split_axis", self.split_axis, x)
-        _require_axis(self, "C2", "concat_axis", self.concat_axis, x)
+        require_axis(self, "C2", self.split_axis, x, what="split_axis")
+        require_axis(self, "C2", self.concat_axis, x, what="concat_axis")
         count = group_size(self.mesh, self.axes)
         _require_parts(self, "C3", "split_axis", self.split_axis, x, count)
         return _scaled(_divided(x, self.split_axis, count), self.concat_axis, count)
@@ -219,14 +220,6 @@ class Ppermute(Op):
         parts, position = exchange(self.op_name, self.mesh, self.axes, x)
         source = next((s for s, target in self.perm if target == position), None)
         return np.zeros_like(x) if source is None else parts[source]
-
-
-def _require_axis(op: Op, label: str, name: str, axis: int, x: TensorType) -> None:
-    op.require(
-        label,
-        0 <= axis < x.rank,
-        f"{name} is required to be an axis of x: {x}; got {axis}. Use 0 to {x.rank - 1}.",
-    )
 
 
 def _require_parts(op: Op, label: str, name: str, axis: int, x: TensorType, count: int) -> None:

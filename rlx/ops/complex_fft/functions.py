@@ -14,7 +14,7 @@ import numpy as np
 from rlx import dims
 from rlx.errors import DTypeError, ShapeError
 from rlx.ir.graph import Value
-from rlx.ir.operators import broadcast_to, constant, normalise_axis
+from rlx.ir.operators import broadcast_to, constant, located, normalise_axis
 from rlx.ops.complex_fft.block import BlockFft, BlockNorm, ComplexNormSq
 from rlx.ops.complex_fft.general import Complex, Fft, FftNorm, FftType, Imag, Real
 
@@ -29,8 +29,17 @@ def fft_axis(
         axis: which axis; negative ones count from the end.
         inverse: which direction.
         norm: what is scaled; backward scales nothing.
+
+    Raises:
+        ShapeError: the axis is out of range.
     """
-    axis = normalise_axis(axis, x.rank)
+    axis = normalise_axis(axis, x.rank, "fft_axis")
+    if not 0 <= axis < x.rank:
+        error = ShapeError(
+            f"fft_axis: axis is required to be in range for x: {x.type}, −{x.rank} ≤ axis < "
+            f"{x.rank}; got {axis}. Choose another axis."
+        )
+        raise located(error)
     order = [a for a in range(x.rank) if a != axis] + [axis]
     back = [order.index(a) for a in range(x.rank)]
     return BlockFft(inverse=inverse, norm=norm)(x.transpose(order)).transpose(back)

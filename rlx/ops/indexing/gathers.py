@@ -78,7 +78,7 @@ class GatherGeneral(Op):
         require_integers(self, "C1", indices)
         require_components(self, "C2", indices, self.start_index_map)
         rank = indices.rank - 1 + len(self.offset_dims)
-        require_axes(self, "C3", self.offset_dims, rank, "offset_dims", sort=True)
+        require_axes(self, "C3", self.offset_dims, rank, "a result", "offset_dims", sort=True)
         require_batching(
             self, "C4", "C5", x, indices, self.operand_batching_dims,
             self.start_indices_batching_dims, self.collapsed_slice_dims, self.start_index_map,
@@ -176,9 +176,9 @@ def require_batching(
     mapped: tuple[int, ...],
 ) -> None:
     """Check the axes of x that a gather or scatter names, and the pairs of batching axes."""
-    require_axes(op, axes_label, dropped, x.rank, "the window's left-out axes", sort=True)
-    require_axes(op, axes_label, x_axes, x.rank, "operand_batching_dims", sort=True)
-    require_axes(op, axes_label, mapped, x.rank, "the components' axes")
+    require_axes(op, axes_label, dropped, x, "x", "the window's left-out axes", sort=True)
+    require_axes(op, axes_label, x_axes, x, "x", "operand_batching_dims", sort=True)
+    require_axes(op, axes_label, mapped, x, "x", "the components' axes")
     op.require(
         axes_label,
         not {*x_axes} & {*dropped, *mapped},

@@ -110,7 +110,7 @@ class GatherElements(Op):
 
     def infer(self, x: TensorType, indices: TensorType) -> TensorType:
         require_integers(self, "C1", indices)
-        require_axis(self, "C2", self.axis, x.rank)
+        require_axis(self, "C2", self.axis, x)
         require_fit(self, "C3", x, indices, self.axis)
         _require_rows(self, "C4", x, self.axis, "x")
         return x.with_shape(indices.shape)
@@ -246,7 +246,7 @@ def _take(x: Value, indices: Value, axis: int, mode: IndexMode) -> Value:
 
 def _take_type(op: Op, x: TensorType, indices: TensorType, axis: int, name: str) -> TensorType:
     require_integers(op, "C1", indices)
-    require_axis(op, "C2", axis, x.rank)
+    require_axis(op, "C2", axis, x, name)
     _require_rows(op, "C3", x, axis, name)
     return x.with_shape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 

@@ -103,7 +103,7 @@ class ScatterGeneral(Op):
         require_integers(self, "C1", indices)
         require_components(self, "C2", indices, self.scatter_dims_to_operand_dims)
         window = self.update_window_dims
-        require_axes(self, "C3", window, updates.rank, "update_window_dims", sort=True)
+        require_axes(self, "C3", window, updates, "updates", "update_window_dims", sort=True)
         batch = tuple(d for axis, d in enumerate(updates.shape) if axis not in window)
         self.require_same_dims(
             "C3",

@@ -48,7 +48,7 @@ class ScatterAdd(Op):
     def infer(self, updates: TensorType, indices: TensorType) -> TensorType:
         require_integers(self, "C1", indices)
         axis = self.axis
-        require_axis(self, "C2", axis, updates.rank)
+        require_axis(self, "C2", axis, updates, "updates")
         self.require_same_dims(
             "C3",
             indices.shape,
@@ -165,7 +165,7 @@ class ScatterElements(Op):
             lambda: f"indices are required to be i32 or i64; got {indices}. Convert them.",
             DTypeError,
         )
-        require_axis(self, "C2", self.axis, x.rank)
+        require_axis(self, "C2", self.axis, x)
         require_fit(self, "C3", x, indices, self.axis)
         self.require_same_dims(
             "C4",
@@ -226,7 +226,7 @@ class KvAppend(Op):
 
     def infer(self, cache: TensorType, row: TensorType) -> TensorType:
         axis = self.axis
-        require_axis(self, "C1", axis, cache.rank)
+        require_axis(self, "C1", axis, cache, "cache")
         before, capacity, after = cache.shape[:axis], cache.shape[axis], cache.shape[axis + 1 :]
         self.require_same_dims(
             "C2",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlx.errors import DTypeError
 from rlx.ir.op import Op
+from rlx.ops.axes import require_axis
 from rlx.types import Shape, TensorType
 
 if TYPE_CHECKING:
@@ -16,14 +17,7 @@ if TYPE_CHECKING:
 
 def one_axis(op: Op, axis: int, x: TensorType, dtype_label: str = "C2") -> TensorType:
     """Check C1 (axis in range) and the label for a floating x; return its type."""
-    op.require(
-        "C1",
-        -x.rank <= axis < x.rank,
-        lambda: (
-            f"axis is required to be in range for x: {x}, −{x.rank} ≤ axis < {x.rank}; "
-            f"got {axis}. Choose another axis."
-        ),
-    )
+    require_axis(op, "C1", axis, x, negative=True)
     check_float(op, x, dtype_label)
     return x
 

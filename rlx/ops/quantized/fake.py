@@ -333,7 +333,7 @@ def _check(self: _Grid, x: TensorType) -> None:
         lambda: f"bits is required to be 8, 4 or 2; got {self.bits}. Choose one of them.",
     )
     if self.axis is not None:
-        require_axis(self, "C3", self.axis, x.rank)
+        require_axis(self, "C3", self.axis, x)
 
 
 def _check_scale(self: _Grid, x: TensorType, scale: TensorType) -> None:

@@ -10,6 +10,7 @@ from rlx.dtypes import DType
 from rlx.ir import operators
 from rlx.ir.op import Op, define_op
 from rlx.ops import windows
+from rlx.ops.axes import require_axis
 from rlx.ops.convolution import divisible
 from rlx.ops.dot import DotGeneral
 from rlx.ops.quantized.checks import require_dtype, require_float, require_rank, require_shape
@@ -111,11 +112,8 @@ class Dequantize(Op):
 
 def _check_scales(self: Quantize | Dequantize, x: TensorType) -> None:
     axis, count = self.axis, len(self.scales)
-    self.require(
-        "C2",
-        axis is None or -x.rank <= axis < x.rank,
-        lambda: f"axis is required to be None or in range for x: {x}; got {axis}. Choose another.",
-    )
+    if axis is not None:
+        require_axis(self, "C2", axis, x, negative=True)
     size: Dim = 1 if axis is None else x.shape[axis]
     text = (
         f"{size} scales (axis {axis} of x: {x}) and as many zero points or none are required; got "

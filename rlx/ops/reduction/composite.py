@@ -48,7 +48,7 @@ class Mean(Op):
     axes: tuple[int, ...]
 
     def infer(self, x: TensorType) -> TensorType:
-        numbers.check_axes(self, self.axes, x.rank)
+        numbers.check_axes(self, self.axes, x)
         good = x.dtype.is_float or x.dtype.is_complex
         numbers.check_kind(self, x, good, "floats or complex numbers")
         return x.with_shape(d for i, d in enumerate(x.shape) if i not in self.axes)

@@ -107,7 +107,7 @@ class Reduce(Op):
 
     def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         count = check_pairs(self, operands, self.body)
-        numbers.check_axes(self, self.axes, operands[0].rank)
+        numbers.check_axes(self, self.axes, operands[0])
         kept = [d for i, d in enumerate(operands[0].shape) if i not in self.axes]
         return tuple(x.with_shape(kept) for x in operands[:count])
 

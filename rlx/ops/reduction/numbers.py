@@ -10,6 +10,7 @@ import numpy as np
 
 from rlx.dtypes import DType, Kind, as_dtype
 from rlx.errors import DTypeError
+from rlx.ops.axes import require_axes, require_axis
 from rlx.ops.elementwise import round_to
 
 if TYPE_CHECKING:
@@ -49,27 +50,14 @@ def highest(dtype: DType) -> Any:
     return dtype.numpy.type(np.inf)
 
 
-def check_axes(op: Op, axes: Sequence[int], rank: int) -> None:
+def check_axes(op: Op, axes: Sequence[int], x: TensorType) -> None:
     """Check C1: axes are in range and strictly increasing."""
-    op.require(
-        "C1",
-        all(0 <= a < rank for a in axes) and list(axes) == sorted(set(axes)),
-        lambda: (
-            f"axes are required to be increasing and from 0 to {rank - 1}; got {tuple(axes)}. "
-            "Count from 0 and name each axis once."
-        ),
-    )
+    require_axes(op, "C1", axes, x, sort=True)
 
 
 def check_axis(op: Op, axis: int, x: TensorType) -> None:
     """Check C1: one axis is in range."""
-    op.require(
-        "C1",
-        0 <= axis < x.rank,
-        lambda: (
-            f"axis is required to be from 0 to {x.rank - 1} for x: {x}; got {axis}. Count from 0."
-        ),
-    )
+    require_axis(op, "C1", axis, x)
 
 
 def check_kind(op: Op, x: TensorType, good: bool, wanted: str) -> None:

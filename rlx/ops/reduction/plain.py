@@ -16,19 +16,19 @@ def _without(x: TensorType, axes: tuple[int, ...]) -> TensorType:
 
 
 def _number_result(op: Op, x: TensorType, axes: tuple[int, ...]) -> TensorType:
-    numbers.check_axes(op, axes, x.rank)
+    numbers.check_axes(op, axes, x)
     numbers.check_kind(op, x, numbers.is_number(x.dtype), "integers, floats or complex numbers")
     return _without(x, axes)
 
 
 def _ordered_result(op: Op, x: TensorType, axes: tuple[int, ...]) -> TensorType:
-    numbers.check_axes(op, axes, x.rank)
+    numbers.check_axes(op, axes, x)
     numbers.check_kind(op, x, numbers.is_ordered(x.dtype), "bool, integers or real floats")
     return _without(x, axes)
 
 
 def _bits_result(op: Op, x: TensorType, axes: tuple[int, ...]) -> TensorType:
-    numbers.check_axes(op, axes, x.rank)
+    numbers.check_axes(op, axes, x)
     good = x.dtype.is_integer or x.dtype.kind is Kind.BOOL
     numbers.check_kind(op, x, good, "bool or integers")
     return _without(x, axes)

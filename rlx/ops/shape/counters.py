@@ -40,7 +40,7 @@ class Iota(Op):
     axis: int = 0
 
     def infer(self) -> TensorType:
-        require_axis(self, "C1", self.axis, len(self.shape))
+        require_axis(self, "C1", self.axis, self.shape, "shape")
         self.require(
             "C2",
             self.dtype.kind not in (Kind.BOOL, Kind.TOKEN),

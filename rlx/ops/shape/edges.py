@@ -60,7 +60,7 @@ class StridedSlice(Op):
     step: int = 1
 
     def infer(self, x: TensorType) -> TensorType:
-        require_axis(self, "C1", self.axis, x.rank)
+        require_axis(self, "C1", self.axis, x)
         text = f"step ≠ 0 and length ≥ 0 are required; got {self.step} and {self.length}."
         self.require("C2", self.step != 0, text)
         require_at_most(self, "C2", 0, self.length, text)

@@ -43,7 +43,7 @@ class Concatenate(Op):
     def infer(self, *xs: TensorType) -> TensorType:
         self.require("C1", bool(xs), "at least one input is required; got none. Pass values.")
         first, axis = xs[0], self.axis
-        require_axis(self, "C3", axis, first.rank)
+        require_axis(self, "C3", axis, first, "xs[0]")
         total: Dim = 0
         for position, x in enumerate(xs):
             self.require(

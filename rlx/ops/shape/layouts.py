@@ -50,7 +50,7 @@ class BroadcastInDim(Op):
                 f"broadcast_dimensions is required to have one entry for each axis of x: {x}; "
                 f"got {axes}.",
             )
-        require_axes(self, "C2", axes, len(self.shape), "broadcast_dimensions")
+        require_axes(self, "C2", axes, self.shape, "shape", "broadcast_dimensions")
         _require_stretch(self, "C3", x, [self.shape[axis] for axis in axes])
         return TensorType(x.dtype, self.shape)
 
@@ -172,7 +172,7 @@ class Transpose(Op):
             sorted(self.permutation) == list(range(x.rank)),
             lambda: (
                 f"permutation is required to name every axis of x: {x} once; "
-                f"got {self.permutation}."
+                f"got {self.permutation}. Name each from 0 to {x.rank - 1}."
             ),
         )
         return x.with_shape(x.shape[axis] for axis in self.permutation)
@@ -205,7 +205,7 @@ class Reverse(Op):
     axes: tuple[int, ...]
 
     def infer(self, x: TensorType) -> TensorType:
-        require_axes(self, "C1", self.axes, x.rank)
+        require_axes(self, "C1", self.axes, x)
         return x
 
     def evaluate(self, x: Array) -> Array:

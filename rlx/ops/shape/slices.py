@@ -101,7 +101,7 @@ class Narrow(Op):
     length: Dim
 
     def infer(self, x: TensorType) -> TensorType:
-        require_axis(self, "C1", self.axis, x.rank)
+        require_axis(self, "C1", self.axis, x)
         _require_range(self, "C2", x, self.axis, self.start, self.start + self.length)
         return x.with_shape((*x.shape[: self.axis], self.length, *x.shape[self.axis + 1 :]))
 
@@ -137,7 +137,7 @@ class Split(Op):
     sizes: tuple[Dim, ...]
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
-        require_axis(self, "C1", self.axis, x.rank)
+        require_axis(self, "C1", self.axis, x)
         message = f"sizes are required to be ≥ 0, at least one of them; got {list(self.sizes)}."
         self.require("C2", bool(self.sizes), message)
         for size in self.sizes:
@@ -198,7 +198,7 @@ class Roll(Op):
             ),
         )
         for axis in self.axes:
-            require_axis(self, "C2", axis, x.rank, "each of axes")
+            require_axis(self, "C2", axis, x, what="each of axes")
         return x
 
     def decompose(self, x: Value) -> Value:
