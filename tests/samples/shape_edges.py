@@ -75,7 +75,13 @@ def error_samples() -> Iterator[ErrorSample]:
         return StridedSlice(axis=axis, start=start, length=length, step=step)
 
     x = ("f32[5, 4]",)
-    yield ErrorSample(lambda: stepped(0, 1, 1, 2), x, ShapeError, "C1", "[0, 2); got 2")
+    yield ErrorSample(
+        lambda: stepped(0, 1, 1, 2),
+        x,
+        ShapeError,
+        "C1",
+        "in range for x: f32[5, 4], 0 ≤ axis < 2; got 2",
+    )
     yield ErrorSample(lambda: stepped(0, 1, 0), x, ShapeError, "C2", "got 0 and 1")
     yield ErrorSample(lambda: stepped(0, -1, 1), x, ShapeError, "C2", "got 1 and -1")
     yield ErrorSample(lambda: stepped(1, 3, 2), x, ShapeError, "C3", "from 1 to 5 are required")
