@@ -24,6 +24,7 @@ from rlx import dims
 from rlx.dtypes import BY_LABEL, DType
 from rlx.errors import FormatError, RlxError, did_you_mean
 from rlx.ir.attributes import Array
+from rlx.ir.foreign_files import START, wrong_file
 from rlx.ir.scanner import shown
 from rlx.types import TensorType
 
@@ -188,9 +189,8 @@ def read(where: str, path: str) -> tuple[Header, bytes, mmap.mmap, int]:
     found = f"{where}: {path!r}"
     mapped = map_file(where, path)
     if len(mapped) < _PREFIX.size or mapped[: len(MAGIC)] != MAGIC:
-        raise FormatError(
-            f"{found} is required to be an RLX container; its first bytes are others. "
-            "Write one with rlx.save."
+        raise wrong_file(
+            where, "an RLX container", repr(path), mapped[:START], "Write one with rlx.save."
         )
     _, version, flags, length, digest = _PREFIX.unpack(mapped[: _PREFIX.size])
     if version != VERSION or flags or any(mapped[_PREFIX.size - 8 : _PREFIX.size]):
@@ -239,18 +239,35 @@ def map_file(where: str, path: str) -> mmap.mmap:
     """
     try:
         # Opening a pipe would wait for a writer.
-        regular = stat.S_ISREG(os.stat(path).st_mode)
-        if regular:
+        mode, mapped = os.stat(path).st_mode, None
+        if stat.S_ISREG(mode):
             with open(path, "rb") as file:
-                return _mapped(where, path, file)
-    except OSError as error:
-        raise FormatError(f"{where}: {path!r} cannot be read: {error}.") from error
-    raise FormatError(f"{where}: a regular file is required; {path!r} is none.")
+                mapped = _mapped(file)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        found = getattr(error, "strerror", None) or error
+        raise FormatError(
+            f"{where} [file]: a file is required; {path!r} cannot be read: {found}. Check its name "
+            "and its permissions.",
+            label="file",
+        ) from error
+    if not stat.S_ISREG(mode):
+        raise FormatError(
+            f"{where} [file]: a regular file is required; {path!r} is "
+            f"{'a folder' if stat.S_ISDIR(mode) else 'none'}. Name a file.",
+            label="file",
+        )
+    if mapped is None:
+        raise FormatError(
+            f"{where} [file]: a whole file is required; {path!r} is empty. Write it again.",
+            label="file",
+        )
+    return mapped
 
 
-def _mapped(where: str, path: str, file: IO[bytes]) -> mmap.mmap:
+def _mapped(file: IO[bytes]) -> mmap.mmap | None:
+    """A file's bytes; None for an empty file, which has nothing to map."""
     if not os.fstat(file.fileno()).st_size:
-        raise FormatError(f"{where}: {path!r} is empty. It is cut or damaged.")
+        return None
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 

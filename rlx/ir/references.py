@@ -11,6 +11,7 @@ from rlx.dtypes import DType, as_dtype
 from rlx.errors import FormatError, did_you_mean
 from rlx.ir.attributes import Array
 from rlx.ir.container import MAX_HEADER, JsonReader, Tensor, checksum, map_file, view
+from rlx.ir.foreign_files import START, kind_of, wrong_file
 from rlx.ir.scanner import shown
 from rlx.types import Shape, TensorType
 
@@ -146,6 +147,9 @@ def read_safetensors(where: str, mapped: mmap.mmap) -> dict[str, tuple[TensorTyp
     """
     reader = JsonReader(where)
     size = int.from_bytes(mapped[:8], "little")
+    if mapped[8:9] != b"{" and kind_of(mapped[:START])[0]:
+        at, _, name = where.partition(": ")
+        raise wrong_file(at, "a safetensors file", name, mapped[:START], "Write it again.")
     if len(mapped) < 8 or size > min(MAX_HEADER, len(mapped) - 8):
         reader.fail(f"a safetensors header of at most {len(mapped) - 8} bytes is required", size)
     table: dict[str, tuple[TensorType, int]] = {}

@@ -24,6 +24,7 @@ from rlx.dtypes import DType
 from rlx.errors import FormatError, RlxError, did_you_mean
 from rlx.ir.attributes import Array
 from rlx.ir.container import map_file, raw_bytes, view, written_whole
+from rlx.ir.foreign_files import START, kind_of, wrong_file
 from rlx.ir.scanner import shown
 from rlx.quant.packed import decode
 from rlx.quant.pages import release_pages
@@ -50,6 +51,7 @@ _MAX_STRINGS = 1 << 22
 """Strings in one metadata array; the largest vocabularies have a sixteenth of that."""
 _MAX_FILES = 1000
 
+_CONVERT = "Convert the model to GGUF."
 _SPLIT = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
@@ -191,6 +193,9 @@ class _Header:
         self._at = 0
         self._number = number
         if self.mapped[:4] != _MAGIC:
+            if kind_of(self.mapped[:START])[0]:
+                name = repr(os.path.basename(path))
+                raise wrong_file("gguf", "a GGUF file", name, self.mapped[:START], _CONVERT)
             self.fail("the magic 'GGUF' is required", repr(self.mapped[:4]))
         self._at = 4
         self.version = self._integer(4)

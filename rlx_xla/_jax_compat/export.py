@@ -6,18 +6,22 @@ import importlib.util
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import jax
 from jax import export as _export
 
 from rlx.errors import FormatError, TraceError
+from rlx.ir.foreign_files import wrong_file
 from rlx_xla._jax_compat import mlir
 
 Exported = _export.Exported
 
 _SEAL = struct.Struct("<12sI")
 _SEAL_MARK = b"rlx-xla crc:"
+_PORTABLE = b"StableHLO_v"
+"""What a module in a portable artifact begins with, behind its magic number."""
 
 
 def export_function(
@@ -93,24 +97,43 @@ def sealed(data: bytes) -> bytes:
     return data + _SEAL.pack(_SEAL_MARK, zlib.crc32(data))
 
 
-def _require_whole(data: bytes) -> None:
-    """Compare a file with its checksum, where it has one.
+@final
+@dataclass(frozen=True)
+class Reading:
+    """Who reads a file, for messages.
 
-    Raises:
-        FormatError: they differ.
+    Attributes:
+        where: the function that was called.
+        wanted: what it takes, with its article.
+        what: the file, in words.
     """
-    if len(data) < _SEAL.size:
-        return
-    mark, wanted = _SEAL.unpack_from(data, len(data) - _SEAL.size)
-    if mark == _SEAL_MARK and zlib.crc32(memoryview(data)[: -_SEAL.size]) != wanted:
-        raise _not_an_artifact("its checksum is that of other bytes: it is damaged")
+
+    where: str
+    wanted: str
+    what: str
+
+    def damaged(self, found: str) -> FormatError:
+        """An error for a program that was exported, and is no longer whole."""
+        return FormatError(
+            f"{self.where} [file]: {self.wanted} is required; {self.what} is damaged: {found}. "
+            "Write it again.",
+            label="file",
+        )
 
 
-def read_artifact(data: bytes) -> tuple[bytes, tuple[str, ...]]:
+FOREIGN = Reading(
+    "from_stablehlo",
+    "StableHLO text, MLIR bytecode, a portable artifact or a jax.export file",
+    "what was given",
+)
+
+
+def read_artifact(data: bytes, reading: Reading = FOREIGN) -> tuple[bytes, tuple[str, ...]]:
     """Take the module out of a foreign artifact; nothing in the file is executed.
 
     Args:
         data: the bytes of a ``jax.export`` file.
+        reading: who reads it, for messages.
 
     Returns:
         The portable StableHLO artifact inside, and the platforms it was made for.
@@ -119,7 +142,10 @@ def read_artifact(data: bytes) -> tuple[bytes, tuple[str, ...]]:
         FormatError: the bytes are not such a file, or ``flatbuffers`` is missing.
     """
     _require_flatbuffers()
-    _require_whole(data)
+    if len(data) >= _SEAL.size:
+        mark, wanted = _SEAL.unpack_from(data, len(data) - _SEAL.size)
+        if mark == _SEAL_MARK and zlib.crc32(memoryview(data)[: -_SEAL.size]) != wanted:
+            raise reading.damaged("its checksum is that of other bytes")
     from jax._src.export import serialization_generated as generated
 
     try:
@@ -128,10 +154,12 @@ def read_artifact(data: bytes) -> tuple[bytes, tuple[str, ...]]:
         module = b"" if isinstance(found, int) else found.tobytes()
         count = min(root.PlatformsLength(), 16)
         platforms = tuple(root.Platforms(i).decode() for i in range(count))
-    except (struct.error, ValueError, TypeError, LookupError, OverflowError) as error:
-        raise _not_an_artifact(f"reading it failed: {error!r}") from error
+    except (struct.error, ValueError, TypeError, LookupError, OverflowError):
+        module, platforms = b"", ()
     if not module.startswith(mlir.BYTECODE_MAGIC):
-        raise _not_an_artifact(f"its module has {len(module)} bytes and is no bytecode")
+        if _PORTABLE in data:
+            raise reading.damaged(f"its {len(data)} bytes do not hold what their lengths say")
+        raise wrong_file(reading.where, reading.wanted, reading.what, data, "Export it again.")
     return module, platforms
 
 
@@ -141,13 +169,6 @@ def prepare_custom_call(target: str) -> None:
         from jaxlib.cpu import _lapack
 
         _lapack.initialize()
-
-
-def _not_an_artifact(found: str) -> FormatError:
-    return FormatError(
-        "from_stablehlo: bytes must be StableHLO text, MLIR bytecode, a portable artifact or a "
-        f"jax.export file; {found}. Write the file again."
-    )
 
 
 def _require_flatbuffers() -> None:

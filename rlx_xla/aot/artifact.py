@@ -7,12 +7,14 @@ you made, or that come from someone whose programs you would run.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +31,8 @@ from rlx.errors import (
     RlxError,
     RunError,
 )
-from rlx.ir.container import written_whole
+from rlx.ir.container import map_file, written_whole
+from rlx.ir.foreign_files import START, wrong_file
 from rlx.options.compile import CompileOptions
 from rlx.types import TensorType, as_type
 from rlx_xla._jax_compat import client
@@ -46,19 +49,35 @@ vendor's library is quicker."""
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 
 _PARTS = ("artifact.json", "executable.bin", "module.mlir", "module.hlo")
+_KEYS = (
+    "format", "name", "target", "inputs", "params", "outputs", "memory", "versions", "sha256",
+)  # fmt: skip
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
     OSError,
     EOFError,
-    KeyError,  # a part is missing
-    RuntimeError,  # encrypted, or packed in a way that Python does not know
-    ValueError,  # an offset before the beginning
+    LookupError,
+    RuntimeError,  # encrypted, packed in a way that Python does not know, or nested too deeply
+    ValueError,  # an offset before the beginning, no JSON, no UTF-8
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RlxError,
 )
-"""What Python raises for zip files that are damaged."""
+"""What is raised for zip files that are damaged, and for what they say."""
 
+_ZIP = b"PK\x03\x04"
+_WANTED = "a file of rlx_xla.aot"
+_AGAIN = "Compile it again."
 _MOST = 1 << 34
 """Largest part of an artifact that is read, in bytes."""
+
+_MOST_DESCRIBED = 1 << 24
+"""Largest description, in bytes."""
+
+_FREE, _MOST_GROWTH = 1 << 26, 256
+"""Bytes that a part may unpack to in any file, and in how many of the file's bytes."""
 
 
 @final
@@ -188,56 +207,77 @@ def read_artifact(path: str | Path) -> Artifact:
     Raises:
         FormatError: the file is damaged, or of another format.
     """
-    try:
-        with zipfile.ZipFile(path) as file:
-            sizes = {info.filename: info.file_size for info in file.infolist()}
-            most = max(sizes.values(), default=0)
-            parts = {n: b"" if most > _MOST else file.read(n) for n in _PARTS}
-    except _DAMAGED as error:
-        raise _unreadable(path, error) from error
-    if most > _MOST:
-        raise FormatError(
-            f"artifact {path}: parts of at most {_MOST:,} bytes are read; it claims more. "
-            "Compile it again."
-        )
-    code = parts["executable.bin"]
-    try:
-        described = json.loads(parts["artifact.json"])
-        whole = described["format"] == FORMAT and described["sha256"] == _digest(code)
+    name = os.fspath(path)
+    mapped = map_file("load_artifact", name)
+    if not mapped[: len(_ZIP)] == _ZIP:
+        raise wrong_file("load_artifact", _WANTED, repr(name), mapped[:START], _AGAIN)
+    with _damage(name), zipfile.ZipFile(name) as file:
+        sizes = {info.filename: info.file_size for info in file.infolist()}
+        if "artifact.json" not in sizes and not any(part in sizes for part in _PARTS):
+            raise wrong_file("load_artifact", _WANTED, repr(name), mapped[:START], _AGAIN)
+        lacking = [part for part in _PARTS if part not in sizes]
+        if lacking:
+            raise _unreadable(name, f"it lacks {', '.join(lacking)}")
+        most = min(_MOST, max(_FREE, _MOST_GROWTH * len(mapped)))
+        for part, limit in (("artifact.json", _MOST_DESCRIBED), *((p, most) for p in _PARTS)):
+            if sizes[part] > limit:
+                raise _unreadable(name, f"{part} claims {sizes[part]:,} of at most {limit:,} bytes")
+        described = _described(name, file.read("artifact.json"))  # before what is large
+        code = file.read("executable.bin")
         made = Artifact(
             name=str(described["name"]),
             target=parse_target(described["target"]).name,
             inputs=tuple((str(n), as_type(t)) for n, t in described["inputs"]),
             params=tuple((str(n), as_type(t)) for n, t in described["params"]),
             outputs=tuple(as_type(t) for t in described["outputs"]),
-            hlo=parts["module.hlo"].decode(),
-            stablehlo=parts["module.mlir"].decode(),
+            hlo=file.read("module.hlo").decode(),
+            stablehlo=file.read("module.mlir").decode(),
             serialized=code,
             memory={str(k): int(v) for k, v in described["memory"].items()},
             versions={str(k): str(v) for k, v in described["versions"].items()},
         )
-    except (
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        RlxError,
-    ) as error:
-        raise _unreadable(path, error) from error
-    if not whole:
-        raise FormatError(
-            f"artifact {path}: format {FORMAT} and whole code are required; it is of format "
-            f"{described['format']}, or damaged. Compile it again."
-        )
+    if described["sha256"] != _digest(code):
+        raise _unreadable(name, "its code has another checksum")
     return made
 
 
-def _unreadable(path: str | Path, error: Exception) -> FormatError:
+def _described(name: str, text: bytes) -> dict[str, Any]:
+    """What ``artifact.json`` says, its keys checked.
+
+    Raises:
+        FormatError: it is no description, or one of another format.
+    """
+    found: Any = json.loads(text)
+    if not isinstance(found, dict):
+        raise _unreadable(name, f"artifact.json holds no object but {type(found).__name__}")
+    described = cast("dict[str, Any]", found)
+    lacking = [key for key in _KEYS if key not in described]
+    if lacking:
+        raise _unreadable(name, f"artifact.json lacks {', '.join(lacking)}")
+    if described["format"] != FORMAT:
+        raise FormatError(
+            f"load_artifact [file]: {_WANTED} of format {FORMAT} is required; {name!r} is of "
+            f"format {described['format']!r:.40}. {_AGAIN}",
+            label="file",
+        )
+    return described
+
+
+@contextlib.contextmanager
+def _damage(name: str) -> Generator[None]:
+    """Tell of what Python and our own readers raise for files that are damaged."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except _DAMAGED as error:
+        raise _unreadable(name, f"it does not read: {error}") from error
+
+
+def _unreadable(name: str, found: str) -> FormatError:
     return FormatError(
-        f"artifact {path}: a file of rlx_xla.aot is required; it does not read: {error}. "
-        "Compile it again."
+        f"load_artifact [file]: {_WANTED} is required; {name!r} is damaged: {found}. {_AGAIN}",
+        label="file",
     )
 
 

@@ -6,6 +6,7 @@ inputs and then the params as flat arguments, and ``load_export`` reads it witho
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 from rlx.dtypes import DType
 from rlx.errors import FormatError, LoweringError, RunError, did_you_mean
-from rlx.ir.container import written_whole
+from rlx.ir.container import map_file, written_whole
 from rlx.ir.graph import Graph, Value, inner_graphs
 from rlx.ir.rewrite import splice
 from rlx.ops.io import Param
@@ -149,14 +150,25 @@ def export(
     )
 
 
-def _read(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
+_WANTED = "a file of Export.save or of jax.export"
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        FormatError: it cannot be read, or is larger than any export.
+    """
+    from rlx_xla.tracing.stablehlo.source import MAX_SOURCE
+
+    mapped = map_file("load_export", path)
+    if len(mapped) > MAX_SOURCE:
         raise FormatError(
-            f"load_export: a file that can be read is required; {path} gives {error.strerror}. "
-            "Name the one that Export.save wrote."
-        ) from error
+            f"load_export [file]: {_WANTED} of at most {MAX_SOURCE:,} bytes is required; "
+            f"{path!r} has {len(mapped):,}. Name another file.",
+            label="file",
+        )
+    return mapped[:]
 
 
 def load_export(
@@ -187,15 +199,19 @@ def load_export(
 
     if not isinstance(cast("object", source), str | Path | bytes | Export):
         raise FormatError(f"load_export: a path is required; got {type(source).__name__}.")
+    what = "what was given"
     if isinstance(source, Export):
         data = source.serialized
+    elif isinstance(source, bytes):
+        data = source
     else:
-        data = source if isinstance(source, bytes) else _read(source)
+        what, data = repr(os.fspath(source)), _read(os.fspath(source))
     session = Session(device)
     first = find_device(device)
     kind = device_name(first).partition(":")[0]
     platform = {"gpu": "cuda"}.get(kind, kind)
-    _, made_for = jax_export.read_artifact(data)
+    reading = jax_export.Reading("load_export", _WANTED, what)
+    _, made_for = jax_export.read_artifact(data, reading)
     if platform not in made_for:
         raise FormatError(
             f"load_export: a file for {platform!r} is required; it is for {', '.join(made_for)}. "

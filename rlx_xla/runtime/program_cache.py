@@ -228,10 +228,14 @@ def _short(text: str) -> str:
 def _read(path: Path) -> tuple[dict[str, Any], bytes] | None:
     """Metadata and program of a file; None when it is missing or not whole."""
     try:
-        data = path.read_bytes()
+        if not path.is_file():  # opening a pipe would wait for a writer
+            return None
+        with path.open("rb") as file:
+            start = file.read(_HEAD + 8)
+            if len(start) < _HEAD + 8 or not start.startswith(_MAGIC):
+                return None
+            data = start + file.read()
     except OSError:
-        return None
-    if len(data) < _HEAD + 8 or not data.startswith(_MAGIC):
         return None
     size = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "little")
     body = data[_HEAD:]
@@ -240,6 +244,10 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes] | None:
     count = int.from_bytes(body[:8], "little")
     try:
         meta = json.loads(body[8 : 8 + count])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return (meta, body[8 + count :]) if isinstance(meta, dict) else None
+    if not isinstance(meta, dict):
+        return None
+    parts, seconds = meta.get("parts", {}), meta.get("seconds", 0.0)
+    known = isinstance(parts, dict) and isinstance(seconds, int | float)
+    return (meta, body[8 + count :]) if known else None

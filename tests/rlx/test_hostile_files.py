@@ -231,7 +231,7 @@ def test_bools_are_checked(tmp_path: Path) -> None:
 
 def test_messages_say_what_is_wrong(tmp_path: Path) -> None:
     data = saved(tmp_path)
-    assert "is required to be an RLX container" in str(outcome(tmp_path / "f", b"PK" + data))
+    assert "an RLX container is required; " in str(outcome(tmp_path / "f", b"PK" + data))
     newer = data[:8] + struct.pack("<I", 2) + data[12:]
     assert "version 1; got version 2. Read it with a newer" in str(outcome(tmp_path / "f", newer))
     assert "It is cut or damaged" in str(outcome(tmp_path / "f", data[:-1]))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from rlx.errors import FormatError, TraceError
+from rlx.ir.foreign_files import START, kind_of, wrong_file
 from rlx.types import TensorType, as_type
 from rlx_xla._jax_compat import export, mlir, mlir_child
 from rlx_xla.lowering import foreign
@@ -104,6 +105,9 @@ def _classify(source: Any) -> tuple[str, bytes, tuple[str, ...]]:
         raise FormatError(
             f"from_stablehlo: at most {MAX_SOURCE:,} bytes are read; got {len(data):,}."
         )
+    if not data or (_is_text(data) and kind_of(data[:START])[0] not in ("", "StableHLO text")):
+        reading = export.FOREIGN
+        raise wrong_file(reading.where, reading.wanted, reading.what, data, "Write it again.")
     if data.startswith(mlir.BYTECODE_MAGIC):
         return _bytecode_kind(data), data, ()
     if _is_text(data):
