@@ -46,6 +46,7 @@ class ParamStore:
         self.values: dict[str, Any] = {}
         self.fixed = frozenset(fixed)
         self._backend = backend
+        self._graph = graph
         self._params = graph.params
         self._declared = {v.name: v.type for v in graph.params}
         mesh = mesh_of(graph)
@@ -73,7 +74,8 @@ class ParamStore:
                 continue
             try:
                 what = f"set_param: param {name!r}"
-                placed[name] = param_value(what, value, self._declared[name])
+                declared = self._declared[name]
+                placed[name] = param_value(what, value, declared, lambda name=name: self._how(name))
             except RunError as error:
                 problems.append(str(error))
         if problems:
@@ -90,7 +92,12 @@ class ParamStore:
         if problem:
             raise RunError(problem)
         where = f"set_param_typed: param {name!r}"
-        self.set({name: from_bytes(where, data, dtype, self._declared[name])})
+        try:
+            value = from_bytes(where, data, dtype, self._declared[name])
+        except RunError as error:
+            how = self._how(name)
+            raise RunError(f"{error} {how}") if how else error from None
+        self.set({name: value})
 
     def set_range(self, name: str, offset: int, data: bytes) -> None:
         """Replace some bytes of a value.
@@ -169,12 +176,25 @@ class ParamStore:
             return self._backend.to_device(value, type_)
         return self._backend.spread(value, type_, sharding)
 
+    def _how(self, name: str) -> str:
+        """How a packed weight's value is given; empty for other params."""
+        from rlx.packed_params import packed_params  # loads op families
+
+        found = packed_params(self._graph).get(name)
+        return "" if found is None else found.advice()
+
+    def _how_whole(self, name: str) -> str:
+        """The same for a weight whose parts are params."""
+        parts = [param for param in self._declared if param.rpartition("/")[0] == name]
+        how = self._how(parts[0]) if parts else ""
+        return f" {name!r} became {', '.join(map(repr, parts))}. {how}" if how else ""
+
     def _problem(self, name: str) -> str:
         """Why a param cannot be set, if so."""
         if name not in self._declared:
             return (
                 f"set_param: unknown param {name!r}; params are {listing(self._params)}."
-                f"{did_you_mean(name, self._declared)}"
+                f"{self._how_whole(name) or did_you_mean(name, self._declared)}"
             )
         if name in self.fixed:
             return (

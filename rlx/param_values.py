@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -34,13 +34,14 @@ def listing(values: Sequence[Value]) -> str:
     return ", ".join(f"{v.name!r}: {v.type}" for v in values) or "none"
 
 
-def param_value(what: str, value: Any, type_: TensorType) -> Any:
+def param_value(what: str, value: Any, type_: TensorType, advice: Callable[[], str] = str) -> Any:
     """Return a value for a param or a kept input: a host or device array of exactly its dtype.
 
     Args:
         what: beginning of messages, such as ``"set_param: param 'w'"``.
         value: an array, a Python number or lists; the latter adopt the dtype.
         type_: declared; symbolic dims take any size.
+        advice: what to do with a value of another type, in place of the usual; empty for that.
 
     Raises:
         RunError: another shape, or a dtype that is not converted.
@@ -50,28 +51,30 @@ def param_value(what: str, value: Any, type_: TensorType) -> Any:
     if isinstance(value, bool | int | float | complex | list | tuple):
         value = python_array(what, value, wanted)
     if value is None:
-        raise RunError(f"{what} is required to be {type_}; got None. Pass an array of that type.")
+        usual = "Pass an array of that type."
+        raise RunError(f"{what} is required to be {type_}; got None. {advice() or usual}")
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         value = np.asarray(value)
     try:
         found = as_dtype(np.dtype(value.dtype))
     except (DTypeError, TypeError) as error:
         raise RunError(
-            f"{what} is required to be {type_}; got {value.dtype}. Pass an array of that type."
+            f"{what} is required to be {type_}; got {value.dtype}. "
+            f"{advice() or 'Pass an array of that type.'}"
         ) from error
     shape = tuple(int(n) for n in value.shape)
     if not _fits(shape, type_):
         raise RunError(
             f"{what} is required to be {type_}; got {TensorType(found, shape)}. "
-            "Reshape or transpose it."
+            f"{advice() or 'Reshape or transpose it.'}"
         )
     if found is wanted:
         return value
     if (found, wanted) in CONVERTIBLE:
         return np.asarray(value).astype(wanted.numpy)
+    usual = f"Convert it with .astype({wanted.numpy.name!r})."
     raise RunError(
-        f"{what} is required to be {type_}; got {TensorType(found, shape)}. "
-        f"Convert it with .astype({wanted.numpy.name!r})."
+        f"{what} is required to be {type_}; got {TensorType(found, shape)}. {advice() or usual}"
     )
 
 

@@ -138,7 +138,7 @@ def _look(graph: Graph, held: Mapping[Value, tuple[Weight, int]]) -> None:
         if isinstance(node.op, Convert) and node.types[0].dtype.is_float:
             aliases[node.results[0]] = aliases[node.inputs[0]]
             continue
-        insides = _insides(node)
+        insides = bodies_of(node)
         if insides is not None:
             for inner, places in insides:
                 inside = {
@@ -176,7 +176,7 @@ def _refuse(
             aliases[value][0].reasons.append(f"{node.op.op_name} reads it")
 
 
-def _insides(node: Node) -> list[tuple[Graph, dict[int, tuple[Value, int]]]] | None:
+def bodies_of(node: Node) -> list[tuple[Graph, dict[int, tuple[Value, int]]]] | None:
     """Graphs in a node: place of an input → (operand, 1 where the loop takes slices of it)."""
     op, inputs = node.op, node.inputs
     match op:
@@ -289,7 +289,7 @@ class _Replacing:
         self, node: Node, inputs: Sequence[Value], held: Mapping[Value, Packed]
     ) -> tuple[Value, ...]:
         """A node with graphs inside, which now take the packed tensors."""
-        insides = _insides(node) or []
+        insides = bodies_of(node) or []
         bodies = [
             self._body(inner, {
                 at: (held[v], sliced) for at, (v, sliced) in places.items() if v in held
