@@ -62,7 +62,9 @@ def _draws(rng: np.random.Generator) -> Iterator[Sample]:
         key = int(rng.integers(2**63))
         yield Sample(RngUniform(dtype=DType.F32, shape=shape, key=key), (), f"{shape}")
         normal = RngNormal(dtype=DType.F32, shape=shape, key=key)
-        yield Sample(normal, (), f"{shape}", max_ulp=2)
+        # A logarithm, a root, a cosine and a product: one in 30,000 is off by 3, none of 2 million
+        # by 4.
+        yield Sample(normal, (), f"{shape}", max_ulp=4)
     for dtype in (*FLOATS, *NARROW_FLOATS):
         low, width = rng.uniform(-3, 3), rng.uniform(0, 2)
         span = {"low": low, "high": low + width, "key": int(rng.integers(2**63))}
