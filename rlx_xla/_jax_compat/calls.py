@@ -62,16 +62,17 @@ def _struct(value: Any) -> Any:
 
 
 def described(aval: Any) -> Any:
-    """Return an abstract value as an argument of a trace, its sharding over explicit axes kept.
+    """Return an abstract value as an argument of a trace, its mesh kept.
 
-    There the sharding is a part of the type, and the function's results have theirs from it.
+    Over explicit axes the sharding is a part of the type, and the function's results have theirs
+    from it; over others the mesh is, by which JAX names the shardings of results.
     """
     weak = bool(getattr(aval, "weak_type", False))
     plain = abstract(aval.shape, aval.dtype, weak_type=weak)
     more = _over_manual_axes(aval)
     sharding = getattr(aval, "sharding", None)
     kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
-    if more or any(getattr(kind, "name", "") == "Explicit" for kind in kinds):
+    if more or any(getattr(kind, "name", "") in ("Explicit", "Auto") for kind in kinds):
         more["sharding"] = sharding
     if not more:
         return plain

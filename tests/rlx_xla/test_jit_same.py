@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import pickle
@@ -13,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import rlx
 import rlx_xla
@@ -204,3 +207,28 @@ def test_params_and_dims_count_and_tie() -> None:
     assert not kept(X, np.asarray(Y)).committed
     assert kept(TIED, Y).committed
     assert not kept(X, Y).committed
+
+
+def over_one_device(jit: Any, kind: Any, spec: Any, *, inside: bool) -> list[Any]:
+    """Shardings of what functions give for an array over a mesh of one device."""
+    mesh = jax.make_mesh((1, 1), ("i", "j"), axis_types=(kind, kind))
+    x = jax.device_put(jnp.ones((4, 2)), NamedSharding(mesh, spec))
+    found: list[Any] = []
+    with jax.set_mesh(mesh) if inside else contextlib.nullcontext():
+        for fn in (
+            lambda x: (jnp.sin(x), x, x.T, x.sum(0), jnp.ones(3)),
+            jax.vmap(jit(jnp.cos)),
+            jax.grad(lambda x: jit(jnp.tanh)(x).sum()),
+        ):
+            for result in jax.tree.leaves(jit(fn)(x)):
+                at = result.sharding
+                found.append((type(at).__name__, at.spec, at.mesh, str(jax.typeof(result))))
+    return found
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("spec", [P(), P("i"), P(None, "i"), P("i", "j")])
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_shardings_over_one_device(kind: Any, spec: Any, inside: bool) -> None:
+    wanted = over_one_device(jax.jit, kind, spec, inside=inside)
+    assert over_one_device(rlx_xla.jit, kind, spec, inside=inside) == wanted
