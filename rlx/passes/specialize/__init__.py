@@ -10,7 +10,16 @@ from typing import ClassVar, final
 from rlx.ir.graph import Graph, Node
 from rlx.ir.rewrite import Rewritten, Rule, rewrite
 from rlx.passes.base import AbstractPass, PassContext
-from rlx.passes.specialize import convolution, elementary, extremes, products, rows, scaled, top_k
+from rlx.passes.specialize import (
+    convolution,
+    elementary,
+    extremes,
+    pointwise,
+    products,
+    rows,
+    scaled,
+    top_k,
+)
 from rlx.passes.specialize.scaled import asks_for_f32_sums
 from rlx.passes.specialize.widen import widen_chains
 
@@ -45,7 +54,7 @@ class Specialize(AbstractPass):
         applied: Counter[str] = Counter()
         rules = RULES.get(ctx.platform, ())
         if ctx.platform == "cpu":
-            rules = (*rules, *convolution.rules(ctx))
+            rules = (*rules, *convolution.rules(ctx), *pointwise.rules(ctx))
         # A device that is told which ops it may be given is given no others.
         free = ctx.platform == "cpu" and not ctx.options.supported_ops
         if free:
