@@ -9,6 +9,7 @@ from typing import final
 from rlx.ir.graph import Graph, Node, Value
 from rlx.ir.op import Op
 from rlx.ops.arithmetic import Mul
+from rlx.ops.compare import Select
 from rlx.ops.convert import Convert
 from rlx.ops.convolution import ConvGeneralDilated
 from rlx.ops.dot import DotGeneral
@@ -38,6 +39,9 @@ _FAMILIES = frozenset(
 """What a network of convolutions is made of."""
 
 _REDUCTION = "rlx.ops.reduction"
+
+_IMAGES = 4
+"""Axes of a batch of images."""
 
 _LONG = frozenset(
     f"rlx.ops.{family}" for family in ("activation", "normalization", "special", "transcendental")
@@ -111,8 +115,11 @@ def _of_convolutions(graph: Graph, options: CompileOptions) -> tuple[Flag, ...]:
     if convolutions < _CONVOLUTIONS:
         return ()
     found: list[Flag] = []
-    reductions = sum(_family(type(node.op)) == _REDUCTION for node in nodes)
-    if sums > 1 and reductions <= sums and known.HAS_PLAIN_EMITTERS:
+    ranks = [node.inputs[0].rank for node in nodes if _family(type(node.op)) == _REDUCTION]
+    # A weight gradient sums what is laid out by the places of two axes, or once for each place;
+    # that of an input chooses by what was clamped.
+    forward = len(ranks) <= sums and max(ranks, default=0) <= _IMAGES and Select not in kinds
+    if sums > 1 and forward and known.HAS_PLAIN_EMITTERS:
         reason = "sums over the places of a kernel compile in a fifth of the time"
         found.append(Flag(_EMITTERS, False, reason))
     narrow = any(v.dtype.is_float and v.dtype.bits < 32 for node in nodes for v in node.results)

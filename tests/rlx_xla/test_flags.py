@@ -84,13 +84,14 @@ def network(
         for shape in ((1, 1, 24, 24), (3, 3, 24 // groups, 24))
     ]
 
-    def apply(x: Any) -> Any:
+    def apply(x: Any, weights: Any = weights) -> Any:
         for i, w in enumerate(weights):
             x = lax.conv_general_dilated(
                 x, jnp.asarray(w), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"),
                 feature_group_count=groups if i % 2 else 1,
             )  # fmt: skip
-            x = lax.clamp(np.asarray(0, kind), x, np.asarray(6, kind))
+            if last != "gradient of weights":
+                x = lax.clamp(np.asarray(0, kind), x, np.asarray(6, kind))
         if last == "loop":
             return lax.fori_loop(0, 3, lambda _, y: y + y, x)
         if last == "sums":
@@ -98,6 +99,9 @@ def network(
         return {"sort": lax.sort, "tanh": lax.tanh}.get(last, lambda y: y)(x)
 
     x = rng.normal(size=(1, 9, 9, 24)).astype(kind)
+    if last.startswith("gradient"):
+        at = 1 if last == "gradient of weights" else 0
+        return rlx_xla.trace(jax.grad(lambda *v: apply(*v).sum(), at), x, weights), {"x": x}
     return rlx_xla.trace(apply, x), {"x": x}
 
 
@@ -121,6 +125,8 @@ def chosen(traced: Any, **options: Any) -> dict[str, Any]:
         ({"groups": 1, "dtype": "bf16"}, {LEVEL: 2}),
         ({"last": "tanh"}, SUMS),
         ({"last": "sums"}, {LEVEL: 2}),
+        ({"last": "gradient of weights"}, {LEVEL: 2}),
+        ({"last": "gradient of the input"}, {LEVEL: 2}),
         ({"last": "sort"}, {}),
         ({"last": "loop"}, {}),
         ({"layers": 2}, {}),
