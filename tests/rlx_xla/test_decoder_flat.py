@@ -30,6 +30,7 @@ from rlx_xla.models.packed import unpacked  # noqa: E402
 from rlx_xla.runtime.cache import disable_cache, enable_cache  # noqa: E402
 from rlx_xla.tracing import trace as tracing  # noqa: E402
 from tests.rlx_xla import tiny_gguf  # noqa: E402
+from tests.rlx_xla.decided import watched  # noqa: E402
 
 LAYERS = 2
 BURST = 3
@@ -100,27 +101,45 @@ def flattened(model: LanguageModel) -> LanguageModel:
     return model
 
 
+DRAWN = SamplingOptions(temperature=0.9, top_k=9, top_p=0.95, min_p=0.01, seed=7)
+CASES: tuple[tuple[Any, int, Any], ...] = (
+    ("the a the", 1, None),
+    ("the a the", 7, DRAWN),
+    ("a the " * 12, 6, SamplingOptions(repetition_penalty=1.3)),
+    (["the a", "a the the a"], 5, None),
+)
+ENDED = ("the a the", "the a the a the")
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, LanguageModel]:
-    path = tiny_gguf.write(
-        tmp_path_factory.mktemp("flat") / "m.gguf", np.random.default_rng(), layers=1
-    )
-    plain = LanguageModel(path, inputs="exact")
-    return plain, flattened(LanguageModel(path, inputs="exact"))
+    """The same model twice; whatever it is asked here, no two tokens are near each other."""
+    path = tmp_path_factory.mktemp("flat") / "m.gguf"
+    while True:
+        tiny_gguf.write(path, np.random.default_rng(), layers=1)
+        with watched() as moved:
+            plain = LanguageModel(path, inputs="exact")
+            plain.tokenizer.ends = frozenset()
+            for prompts, tokens, options in (*CASES, *((prompt, 7, None) for prompt in ENDED)):
+                plain.generate(prompts, max_tokens=tokens, sampling=options)
+            jax.effects_barrier()
+        assert moved
+        if not any(moved):
+            return plain, flattened(LanguageModel(path, inputs="exact"))
 
 
-DRAWN = SamplingOptions(temperature=0.9, top_k=9, top_p=0.95, min_p=0.01, seed=7)
+def test_tokens_that_are_near_each_other_are_seen() -> None:
+    seen = jnp.zeros((1, 3), bool)
+    for options in (SamplingOptions(), DRAWN):
+        given = (seen, jnp.asarray(options.array()), jnp.uint32(7), jnp.int32(3))
+        with watched() as moved:
+            for second in (1.0 + 2e-6, 9.0):
+                sampling.choose(jnp.asarray([[-9.0, 1.0, second]]), *given)
+            jax.effects_barrier()
+        assert moved == [options.temperature == 0, False]
 
 
-@pytest.mark.parametrize(
-    ("prompts", "tokens", "options"),
-    [
-        ("the a the", 1, None),
-        ("the a the", 7, DRAWN),
-        ("a the " * 12, 6, SamplingOptions(repetition_penalty=1.3)),
-        (["the a", "a the the a"], 5, None),
-    ],
-)
+@pytest.mark.parametrize(("prompts", "tokens", "options"), CASES)
 def test_bursts_choose_the_same_tokens(
     models: tuple[LanguageModel, LanguageModel],
     prompts: Any,
@@ -152,10 +171,10 @@ def test_a_burst_that_ends_early_leaves_caches_that_count(
 ) -> None:
     plain, flat = models
     monkeypatch.setattr(plain.tokenizer, "ends", frozenset())
-    (first,) = plain.generate("the a the", max_tokens=7)
+    (first,) = plain.generate(ENDED[0], max_tokens=7)
     for model in models:
         monkeypatch.setattr(model.tokenizer, "ends", frozenset({first.tokens[4]}))
-    for prompt in ("the a the", "the a the a the", "the a the"):
+    for prompt in (*ENDED, ENDED[0]):
         tokens = [
             [t.id for t in model.stream(prompt, max_tokens=7, reuse=True)] for model in models
         ]
