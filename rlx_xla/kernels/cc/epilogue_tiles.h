@@ -53,13 +53,6 @@ inline V Activated(Activation kind, V x) {
   return x;
 }
 
-inline void StoreSome(V v, int64_t n, float* p) {
-  if (n >= kW) return StoreV(v, p);
-  float some[kW];
-  StoreV(v, some);
-  std::memcpy(p, some, n * sizeof(float));
-}
-
 template <Activation kKind>
 void FinishWith(const float* bias, int64_t rows, int64_t columns, float* y, int64_t stride) {
   for (int64_t c = 0; c < columns; c += kW) {
