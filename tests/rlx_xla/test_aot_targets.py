@@ -179,23 +179,28 @@ def test_what_was_fused_is_read_from_the_program() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "words"),
+    ("code", "kind", "words", "timeout"),
     [
-        ("import os; os.abort()", FailureKind.ABORTED, "exit code -6"),
-        ("import sys; sys.exit('F1 Check failed: it broke')", FailureKind.ABORTED, "it broke"),
-        ("x = b'1' * (1 << 29); import time; time.sleep(60)", FailureKind.COMPILER_MEMORY, ""),
-        ("import time; time.sleep(60)", FailureKind.TIMED_OUT, ""),
+        ("import os; os.abort()", FailureKind.ABORTED, "exit code -6", 90),
+        ("import sys; sys.exit('F1 Check failed: it broke')", FailureKind.ABORTED, "it broke", 90),
+        ("x = b'1' * (1 << 29); import time; time.sleep(60)", FailureKind.COMPILER_MEMORY, "", 45),
+        ("import time; time.sleep(60)", FailureKind.TIMED_OUT, "", 0.5),
     ],
 )
 def test_whatever_a_compiler_does_is_an_answer(
-    code: str, kind: FailureKind, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str,
+    kind: FailureKind,
+    words: str,
+    timeout: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "rlx_bad_compiler.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(compiling, "CHILD", "rlx_bad_compiler")
     monkeypatch.setattr(compiling, "missing", lambda target: None)
     target = parse_target("v5e-1")
-    made = compiling.compile_text("module {}", target, timeout=3.0, memory_limit=1 << 28)
+    made = compiling.compile_text("module {}", target, timeout=timeout, memory_limit=1 << 28)
     assert made.failure is not None
     assert made.failure.kind is kind
     assert words in made.failure.message

@@ -63,11 +63,11 @@ def test_faults_have_a_column(text: str, message: str) -> None:
 
 
 def test_wide_text_is_read_at_once() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     wide = dims.parse(f"min({', '.join(f'x{i}' for i in range(900))})")
     assert len(dims.symbols(wide)) == 900
     assert dims.bounds(wide) == (1, None)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_wide_text_is_read_at_once() -> None:
     ],
 )
 def test_hostile_text_is_refused_at_once(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(DimError):
         dims.parse(text)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
