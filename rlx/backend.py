@@ -9,6 +9,7 @@ function that returns such functions by device name. ``interpret`` is the NumPy 
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
@@ -123,6 +124,13 @@ class AbstractBackend(abc.ABC):
     @abc.abstractmethod
     def from_device(self, value: Any) -> Any:
         """A device array as a NumPy array."""
+
+    def asked_for(self) -> contextlib.AbstractContextManager[None]:
+        """Entered while a caller's inputs by name are put on the device, as asked for.
+
+        A backend that can be told to refuse transfers lets these pass.
+        """
+        return contextlib.nullcontext()
 
     def is_traced(self, value: Any) -> bool:
         """Whether a value is no array yet, but stands for one while a function is traced."""

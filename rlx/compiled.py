@@ -557,7 +557,8 @@ class CompiledGraph:
             if name in given:
                 self.set_kept(name, given[name])
         arrays = [input_value(v.name, given[v.name], v.type) for v in self._fed]
-        results = self._execute(arrays)
+        with self._backend.asked_for():
+            results = self._execute(arrays)
         return results, wanted if known else output_indices(len(results), outputs)
 
     def _program(self, arrays: Sequence[Any]) -> tuple[Specialization, Mapping[str, int]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlx import dims
 from rlx.backend import AbstractBackend, AbstractExecutable
+from rlx.dtypes import DType
 from rlx.ir.graph import Graph, Value
 from rlx.param_values import input_value
 from rlx.signature import Signature, flat_signature
@@ -18,6 +19,11 @@ from rlx.types import Dim, Shape, TensorType
 
 if TYPE_CHECKING:
     from rlx.passes.pad_dims import PaddedGraph
+
+
+_EXTENT = TensorType(DType.I32, ())
+_EXTENTS = 4096
+"""Actual sizes that are kept on the device, four bytes each."""
 
 
 @final
@@ -63,6 +69,7 @@ class PaddedCall:
             for v, factors in zip(graph.outputs, padded.outputs, strict=True)
         ]
         self._symbols = padded.symbols
+        self._extents: dict[int, Any] = {}
         self._sizes = dict(sizes)
         flat = dataclasses.replace(
             flat_signature(padded.graph),
@@ -90,7 +97,7 @@ class PaddedCall:
             x if pair is None else self._padded(x, *pair)
             for x, pair in zip(arrays, self._inputs, strict=True)
         ]
-        extents = [np.asarray(binding[name], np.int32) for name in self._symbols]
+        extents = [self._extent(binding[name]) for name in self._symbols]
         results = self._call(*values, *extents)
         return [
             y if cut is None else self._cut(y, *cut, binding)
@@ -131,7 +138,20 @@ class PaddedCall:
             host = self._backend.from_device(value)
         made = np.zeros(sizes, host.dtype)
         made[tuple(slice(0, n) for n in host.shape)] = host
-        return made
+        if isinstance(value, np.ndarray | list | tuple | int | float | complex):
+            return made
+        made.flags.writeable = False
+        return self._backend.to_device(made, TensorType(leaf.type.dtype, sizes))
+
+    def _extent(self, size: int) -> Any:
+        """An actual size, on the device."""
+        found = self._extents.get(size)
+        if found is None:
+            if len(self._extents) >= _EXTENTS:
+                self._extents.clear()
+            made = np.asarray(size, np.int32)
+            found = self._extents[size] = self._backend.to_device(made, _EXTENT)
+        return found
 
     def _cut(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import time
@@ -20,6 +21,7 @@ from rlx.options.compile import CompileOptions
 from rlx.sharding import Sharding
 from rlx.signature import Signature
 from rlx.types import TensorType
+from rlx_xla._jax_compat import client as jax_client
 from rlx_xla._jax_compat import keys, mlir
 from rlx_xla._jax_compat.jaxpr import Tracer
 from rlx_xla.kernels.base import Refused
@@ -103,6 +105,9 @@ class XlaBackend(AbstractBackend):
 
     def from_device(self, value: Any) -> Any:
         return from_device(value)
+
+    def asked_for(self) -> contextlib.AbstractContextManager[None]:
+        return jax_client.asked_for()
 
     def is_traced(self, value: Any) -> bool:
         return isinstance(value, Tracer)

@@ -277,6 +277,29 @@ def deserialize_executable(blob: bytes, device: Device) -> Any:
         ) from error
 
 
+def asked_for() -> contextlib.AbstractContextManager[None]:
+    """Inside, transfers are explicit ones to JAX's transfer guard.
+
+    They are what the caller asked for by name, or what the library does on its own account: JAX
+    does not refuse them under ``"disallow"``, as it does not refuse ``jax.device_put``.
+    """
+    return _NOTHING if all(guard.value is None for guard in _GUARDS) else _explicit()
+
+
+@contextlib.contextmanager
+def _explicit() -> Iterator[None]:
+    with _config.explicit_device_put_scope(), _config.explicit_device_get_scope():
+        yield
+
+
+_NOTHING = contextlib.nullcontext()
+_GUARDS = (
+    _config.transfer_guard_host_to_device,
+    _config.transfer_guard_device_to_host,
+    _config.transfer_guard_device_to_device,
+)
+
+
 def single_device_sharding(device: Device) -> Any:
     """Return the sharding of arrays that live whole on one device."""
     return jax.sharding.SingleDeviceSharding(device)
@@ -297,7 +320,7 @@ def put(
 ) -> jax.Array:
     """Copy (or alias) a host array to a device, whatever ``jax_enable_x64`` says.
 
-    JAX's transfer guard applies as to an argument of ``jax.jit``.
+    JAX's transfer guard applies as to an argument of ``jax.jit``, outside of ``asked_for``.
 
     Args:
         value: a host array of the aval's shape and dtype.

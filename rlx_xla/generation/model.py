@@ -35,6 +35,7 @@ from rlx_xla.models.decoder_params import load_params, vocabulary_size
 from rlx_xla.models.gguf_tokenizer import GgufTokenizer, TextStream
 from rlx_xla.models.model_folder import ModelFile, open_model
 from rlx_xla.models.packed import INPUTS
+from rlx_xla.runtime.client import from_device
 
 if TYPE_CHECKING:
     from rlx_xla.aot.preflight import Preflight
@@ -372,9 +373,9 @@ class LanguageModel:
             programs.end_child()
             if reuse and whole and len(rows) == 1:
                 first = int(feed.start[0])
-                known = int(np.asarray(state.offset)) - first
+                known = int(from_device(state.offset)) - first
                 if state is not current and state.count > 1:  # fed on what it chose itself
-                    new += np.asarray(state.token)[0, -state.count :].tolist()
+                    new += from_device(state.token)[0, -state.count :].tolist()
                 ids = (*rows[0], *new)[:known]
                 self._held = Held(ids, first, size, state)
         for row, one in enumerate(shown):
@@ -436,7 +437,7 @@ class LanguageModel:
             new: takes all tokens of the first row.
             left: tokens that were wanted after these; less than 0 where the last are too many.
         """
-        tokens, logprobs = np.asarray(state.token), np.asarray(state.logprob)
+        tokens, logprobs = from_device(state.token), from_device(state.logprob)
         first, last = tokens.shape[1] - state.count, tokens.shape[1] + min(left, 0)
         new += tokens[0, first:].tolist()
         for at in range(first, last):

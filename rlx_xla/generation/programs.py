@@ -24,7 +24,7 @@ from rlx_xla.generation.compiling import ProgramMaker
 from rlx_xla.generation.ready import ReadyProgram, ReadyPrograms
 from rlx_xla.models import decoder, decoder_flat, decoder_loop
 from rlx_xla.models.decoder_config import DecoderConfig
-from rlx_xla.runtime.client import find_device
+from rlx_xla.runtime.client import find_device, from_device
 from rlx_xla.runtime.program_cache import ProgramCache
 
 Key: TypeAlias = "tuple[int, int, int]"
@@ -342,7 +342,8 @@ class Programs:
         batch, seq = ids.shape
         key = (batch, seq, capacity, greedy)
         run = self._ready.get(key) or self.get(*key)
-        made = run(ids, start, settings, seed, state.offset, state.seen, state.caches)
+        with jax_client.asked_for():
+            made = run(ids, start, settings, seed, state.offset, state.seen, state.caches)
         return State(*made)
 
     def advance(
@@ -476,7 +477,7 @@ def _widened(cache: Any, wanted: Any) -> Any:
     if cache.shape == wanted.shape:
         return cache
     wide = np.zeros(wanted.shape, wanted.dtype)
-    wide[tuple(map(slice, cache.shape))] = np.asarray(cache)
+    wide[tuple(map(slice, cache.shape))] = from_device(cache)
     return wide
 
 

@@ -84,6 +84,8 @@ def to_device(
 ) -> jax.Array:
     """Put an array on a device with its dtype kept, 64-bit ones included.
 
+    To JAX's transfer guard this is an explicit transfer, as ``jax.device_put`` is.
+
     Args:
         value: host or device array.
         device: where it goes.
@@ -100,14 +102,15 @@ def to_device(
             )
         return value if value.devices() == {device} else jax.device_put(value, sharding)
     host = np.asarray(value)
-    return jax_client.put(
-        host,
-        jax_client.shaped_array(host.shape, host.dtype, weak_type=weak),
-        sharding,
-        device,
-        committed=not is_default(device),
-        alias=not copy,
-    )
+    with jax_client.asked_for():
+        return jax_client.put(
+            host,
+            jax_client.shaped_array(host.shape, host.dtype, weak_type=weak),
+            sharding,
+            device,
+            committed=not is_default(device),
+            alias=not copy,
+        )
 
 
 def spread_array(value: np.ndarray | jax.Array, sharding: Any) -> jax.Array:
@@ -119,7 +122,8 @@ def spread_array(value: np.ndarray | jax.Array, sharding: Any) -> jax.Array:
             return jax.device_put(value, sharding)
     host = np.asarray(value)
     writeable = host.flags.writeable
-    return placement.spread_host(host.copy() if writeable else host, sharding)
+    with jax_client.asked_for():
+        return placement.spread_host(host.copy() if writeable else host, sharding)
 
 
 def from_device(value: jax.Array) -> np.ndarray:
@@ -135,9 +139,10 @@ def from_device(value: jax.Array) -> np.ndarray:
             f"from_device: a live array is required; {value.dtype}{list(value.shape)} was deleted "
             "or donated to a later call. Read it before that call, or leave the output out."
         )
-    if not placement.is_everywhere(value):
-        return placement.gathered(value)
-    return np.asarray(value)
+    with jax_client.asked_for():
+        if not placement.is_everywhere(value):
+            return placement.gathered(value)
+        return np.asarray(value)
 
 
 def host_memory() -> int:

@@ -244,10 +244,11 @@ class LoadedExecutable:
             RunError: unknown argument, wrong dtype or shape, or a resident input in use.
         """
         buffers: dict[int, jax.Array] = {}
-        for key, value in values.items():
-            index = self._index(key)
-            writeable = getattr(getattr(value, "flags", None), "writeable", True)
-            buffers[index] = self._rules.admit(index, value, alias=not (copy and writeable))
+        with jax_client.asked_for():
+            for key, value in values.items():
+                index = self._index(key)
+                writeable = getattr(getattr(value, "flags", None), "writeable", True)
+                buffers[index] = self._rules.admit(index, value, alias=not (copy and writeable))
         with self._lock:
             kept = {i: b for i, b in buffers.items() if i in self.resident}
             if kept:
