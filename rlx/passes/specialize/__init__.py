@@ -11,6 +11,7 @@ from rlx.ir.graph import Graph, Node
 from rlx.ir.rewrite import Rewritten, Rule, rewrite
 from rlx.passes.base import AbstractPass, PassContext
 from rlx.passes.specialize import (
+    added_masks,
     convolution,
     elementary,
     extremes,
@@ -58,7 +59,7 @@ class Specialize(AbstractPass):
         # A device that is told which ops it may be given is given no others.
         free = ctx.platform == "cpu" and not ctx.options.supported_ops
         if free:
-            rules = (*rules, *rows.rules(ctx))
+            rules = (*rules, *rows.rules(ctx), *added_masks.rules(graph, ctx))
         if ctx.platform == "cuda" and not asks_for_f32_sums(ctx.options):
             rules = (*rules, *scaled.rules(graph))
         made = rewrite(graph, *(_counted(rule, applied) for rule in rules))
