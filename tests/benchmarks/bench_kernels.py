@@ -6,7 +6,9 @@ to check that every kernel gains where it is enabled.
 
 from __future__ import annotations
 
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,12 @@ from tests.benchmarks.timing import Comparison, compare
 
 CLEAR = 1 / 1.5
 """The most time, as a part of ``jax.jit``'s, that an enabled kernel takes."""
+
+BEYOND_CACHES = 128 << 20
+"""Bytes that caches do not hold."""
+
+ROUND_OF_READS = 0.02
+"""About how long one timing of reads takes, in seconds: they go through all copies."""
 
 CASES = list(cases(np.random.default_rng(0)))
 
@@ -65,11 +73,61 @@ def measure_packed(name: str, rows: int, rounds: int, size: int = 4096) -> dict[
     assert chosen == ["dequant_matmul.cpu.ffi"]
     label = f"{name}, {rows} rows, {size}^2"
     found = {"rule": compare(label, *runs, rounds=rounds)}
+    if rows == 1:
+        found["read"] = _against_reading(label, graph, params, given, rounds)
     run = onnx_rivals.runner(onnx_rivals.four_bits(x, size)) if name == "int4/32" else None
     if run is not None:
         rival = repeated(run, ())
         found["onnxruntime"] = compare(label, runs[0], rival, rival, rounds=rounds)
     return found
+
+
+def _against_reading(
+    label: str, graph: rlx.Graph, params: dict[str, np.ndarray], x: jax.Array, rounds: int
+) -> Comparison:
+    """Time a product against a plain read of its packed bytes by all threads.
+
+    Both go through copies of the weights in turn, more than caches hold.
+    """
+    copies = -(-BEYOND_CACHES // sum(a.nbytes for a in params.values()))
+    session = rlx.Session("cpu")
+    programs = [session.compile(graph) for _ in range(copies)]
+    held = [{n: a.copy() for n, a in params.items()} for _ in range(copies)]
+    for program, copy in zip(programs, held, strict=True):
+        program.set_params(copy)
+
+    def product(calls: int) -> None:
+        for i in range(calls):
+            jax.block_until_ready(programs[i % copies](x))
+
+    threads = len(os.sched_getaffinity(0))
+    parts = [_in_parts(copy, threads) for copy in held]
+    with ThreadPoolExecutor(threads) as pool:
+
+        def read(calls: int) -> None:
+            for i in range(calls):
+                list(pool.map(_read, parts[i % copies]))
+
+        return compare(
+            f"{label}: read", product, read, read, rounds=rounds, round_seconds=ROUND_OF_READS
+        )
+
+
+def _in_parts(arrays: dict[str, np.ndarray], count: int) -> list[list[np.ndarray]]:
+    """The bytes of arrays as words, in as many parts."""
+    parts: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for array in arrays.values():
+        flat = array.reshape(-1).view(np.uint8)
+        words = flat[: flat.size // 4 * 4].view(np.uint32)
+        for part, some in zip(parts, np.array_split(words, count), strict=True):
+            part.append(some)
+    return parts
+
+
+def _read(arrays: list[np.ndarray]) -> None:
+    for array in arrays:
+        if array.size:
+            array.max()
 
 
 @pytest.fixture(autouse=True)

@@ -134,7 +134,9 @@ def kernels(rounds: int) -> str:
         "Kernels: RLX's time over that of `jax.jit` of the natural form, of the best form for XLA "
         "and of the fastest other engine (NumPy, torch, onnxruntime: where installed), below 1 is "
         "faster. The floor is what the bytes or the products take by the best copy and the best "
-        f"f32 product of this run.\n\n{table(kernel_rows.HEADER, found)}"
+        "f32 product of this run; for one row and packed weights, a plain read of these by all "
+        "threads, in turn with ours and through copies that no cache holds.\n\n"
+        f"{table(kernel_rows.HEADER, found)}"
     )
 
 

@@ -36,6 +36,8 @@ def test_a_row_names_the_strongest_of_each_kind(monkeypatch: pytest.MonkeyPatch)
     ]
     alone = kernel_rows.Row("lstm", {"lax.scan": _against(0.5)}, 10, 2e6)
     assert kernel_rows.cells(alone)[4:] == ["0.50 (lax.scan)", "-", "-", "2.0 (flops)", "5.0"]
+    read = kernel_rows.Row("int8", {"rule": _against(0.1), "read": _against(1.25)}, 10, 2e6)
+    assert kernel_rows.cells(read)[4:] == ["0.10 (rule)", "-", "-", "8.0 (read)", "1.2"]
 
 
 def test_the_table_of_kernels(

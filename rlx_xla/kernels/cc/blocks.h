@@ -391,6 +391,13 @@ struct ColumnsOfCodes {
     return {buffer, buffer + count};
   }
 
+  void FetchScales(int64_t group, int64_t col, int64_t count) const {
+    for (int64_t c = 0; c < count; c += 16) {
+      __builtin_prefetch(scale + group * cols + col + c, 0, 2);
+      if (zero != nullptr) __builtin_prefetch(zero + group * cols + col + c, 0, 2);
+    }
+  }
+
   float Finish(int64_t, float sum) const { return sum; }
 #endif
 

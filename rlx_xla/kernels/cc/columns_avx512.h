@@ -214,10 +214,17 @@ struct Inputs {
   int64_t acc_stride;
 };
 
-// acc[m] += (x[m][r] * (row r - zero)) * scale for kRows rows of one group and kX rows of x.
+// acc[m] += (x[m][r] * (row r - zero)) * scale for kRows rows of one group and kX rows of x; the
+// zero is taken away once, times the sum of x.
 template <typename Kind, int kRows, bool kZero, int kX>
 RLX_AVX512 void AddRows(const Rows& rows, const Scales& scales, const Inputs& in) {
   constexpr int kVectors = Kind::kVectors;
+  float totals[kX] = {};
+  if constexpr (kZero) {
+    for (int m = 0; m < kX; ++m) {
+      for (int r = 0; r < kRows; ++r) totals[m] += in.x[m * in.x_stride + r];
+    }
+  }
   const int64_t bytes = rows.lines * kLine;
   for (int64_t at = 0; at < bytes; at += kLine) {
     const uint8_t* row = rows.data + at;
@@ -225,10 +232,14 @@ RLX_AVX512 void AddRows(const Rows& rows, const Scales& scales, const Inputs& in
     const int64_t further = kAhead < bytes - at ? kAhead : kAhead - bytes + kRows * rows.stride;
     const int64_t column = at / kLine * kVectors * 16;
     __m512 sums[kX][kVectors];
-#pragma GCC unroll 2
-    for (int m = 0; m < kX; ++m) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) sums[m][v] = _mm512_setzero_ps();
+    for (int v = 0; v < kVectors; ++v) {
+      __m512 zero = _mm512_setzero_ps();
+      if constexpr (kZero) zero = _mm512_loadu_ps(scales.zero + column + 16 * v);
+#pragma GCC unroll 2
+      for (int m = 0; m < kX; ++m) {
+        sums[m][v] = kZero ? _mm512_mul_ps(zero, _mm512_set1_ps(-totals[m])) : zero;
+      }
     }
     __m512i most = _mm512_setzero_si512();
 #pragma GCC unroll 8
@@ -238,10 +249,6 @@ RLX_AVX512 void AddRows(const Rows& rows, const Scales& scales, const Inputs& in
       Kind::Get(row, numbers);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        if constexpr (kZero) {
-          numbers[v] =
-              _mm512_sub_ps(numbers[v], _mm512_loadu_ps(scales.zero + column + 16 * v));
-        }
 #pragma GCC unroll 2
         for (int m = 0; m < kX; ++m) {
           const __m512 value = _mm512_set1_ps(in.x[m * in.x_stride + r]);
@@ -334,6 +341,12 @@ void AddPiece(const Weights& w, const Piece& piece, Inputs in, float* buffer) {
       } else {
         AddRun<Kind, false, kX>(run, rows, scales, in);
       }
+      if (stop < piece.to) {  // a share of the scales that come next
+        const int64_t rows_before = row - group * w.GroupRows();
+        const int64_t first = piece.columns * rows_before / w.GroupRows();
+        const int64_t end = piece.columns * (rows_before + run) / w.GroupRows();
+        w.FetchScales(group + 1, piece.column + first, end - first);
+      }
       row += run;
       in.x += run;
     }
@@ -342,7 +355,8 @@ void AddPiece(const Weights& w, const Piece& piece, Inputs in, float* buffer) {
 
 // y[kX, 0 .. the result) of x[kX, k] and weights w: the columns that fill lines. w has codes, cols,
 // GroupRows(), the rows of a group, OfGroup(group, column, count, buffer), its scales for `count`
-// columns, for which buffer has room twice, and Finish(column, sum).
+// columns, for which buffer has room twice, FetchScales(group, column, count), and Finish(column,
+// sum).
 template <typename Kind, int kX, typename Pool, typename Weights>
 int64_t Few(const Pool& pool, const Weights& w, int64_t k, const float* x, float* y) {
   constexpr int64_t kColumns = Kind::kVectors * 16;

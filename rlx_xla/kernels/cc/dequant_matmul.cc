@@ -1,4 +1,5 @@
-// Handlers of blocks.h, grids.h, minifloat.h, mlx.h, mx_rows.h and products.h; y has x's dtype:
+// Handlers of blocks.h, fixed_product.h, grids.h, minifloat.h, mlx.h, mx_rows.h and products.h; y
+// has x's dtype:
 //   rlx_dequant_matmul_gguf_cpu(x[..., k], weight[n, bytes]) for rows of blocks, attribute `scheme`:
 //     s64, the numbers of GGUF's tensor types;
 //   rlx_dequant_matmul_gguf_pick_cpu(x, index, weights …): the same, with one of several weights;
@@ -11,6 +12,8 @@
 //     scale[2, n, k / block] of two planes; attribute `block`, a multiple of 32.
 #include "blocks.h"
 #include "codes_call.h"
+#include "fixed_mlx.h"
+#include "fixed_product.h"
 #include "grids.h"
 #include "handler.h"
 #include "minifloat.h"
@@ -24,23 +27,29 @@ namespace {
 using rlx::MatmulShape;
 using rlx::Tensor;
 
+template <typename Weights>
+void FloatProduct(const rlx::Call& call, const MatmulShape& shape, const float* x,
+                  const Weights& weights, float* y) {
+  if (rlx::fixed::Take(call, shape, x, weights, y)) return;
+  rlx::Product(call, shape, x, [&](int64_t) { return weights; }, y);
+}
+
 // y of x and weights. Sixteen-bit numbers are widened before and rounded after: one product for
 // each kind of weights keeps the library small.
 template <typename Weights>
 void Run(const rlx::Call& call, const MatmulShape& shape, const Tensor& x, const Weights& weights,
          const Tensor& y) {
-  const auto of = [&](int64_t) { return weights; };
   const auto sixteen = [&](auto* type) {
     using X = std::remove_pointer_t<decltype(type)>;
     const rlx::Scratch<float> wide(x.size());
     const rlx::Scratch<float> made(y.size());
     rlx::matmul::WidenRow(x.As<const X>(), x.size(), /*ahead=*/0, wide.get());
-    rlx::Product(call, shape, static_cast<const float*>(wide.get()), of, made.get());
+    FloatProduct(call, shape, wide.get(), weights, made.get());
     rlx::matmul::NarrowRow(made.get(), y.size(), y.As<X>());
   };
   switch (x.dtype) {
     case XLA_FFI_DataType_F32:
-      return rlx::Product(call, shape, x.As<const float>(), of, y.As<float>());
+      return FloatProduct(call, shape, x.As<const float>(), weights, y.As<float>());
     case XLA_FFI_DataType_BF16: return sixteen(static_cast<rlx::Bf16*>(nullptr));
     case XLA_FFI_DataType_F16: return sixteen(static_cast<rlx::F16*>(nullptr));
     default:

@@ -292,6 +292,8 @@ struct ColumnsOfBytes {
 
   columns::Scales OfGroup(int64_t, int64_t, int64_t, float*) const { return {nullptr, nullptr}; }
 
+  void FetchScales(int64_t, int64_t, int64_t) const {}  // one for each column
+
   float Finish(int64_t col, float sum) const {
     const float whole = kByte == Byte::kE5m2 ? sum : sum / columns::E4m3::kFactor;
     return scale == nullptr ? whole : whole * scale[col];
@@ -348,6 +350,12 @@ struct ColumnsOfNvfp4 {
   using Kind = columns::Nibbles<kE2m1Doubled>;
 
   int64_t GroupRows() const { return kGroup; }
+
+  void FetchScales(int64_t group, int64_t col, int64_t count) const {
+    for (int64_t c = 0; c < count; c += 64) {
+      __builtin_prefetch(scale + group * cols + col + c, 0, 2);
+    }
+  }
 
   columns::Scales OfGroup(int64_t group, int64_t col, int64_t count, float* buffer) const {
     columns::HalvesOfE4m3(scale + group * cols + col, count, buffer);

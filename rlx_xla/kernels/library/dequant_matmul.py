@@ -2,7 +2,9 @@
 
 XLA unpacks the whole weight into memory at each call; the handler unpacks a tile at a time, which
 stays in the first-level cache and serves hundreds of rows, and for few rows on CPUs with AVX-512
-into registers alone (``cc/blocks_avx512.h``, ``cc/columns_avx512.h``). Activations are f32.
+into registers alone (``cc/blocks_avx512.h``, ``cc/columns_avx512.h``). Activations are f32; where
+the CPU multiplies bytes (VNNI), up to sixteen rows of them are held in fixed point of 24 bits for
+each 32 numbers (``cc/fixed_point.h``), so that rows of codes are multiplied as they lie.
 """
 
 from __future__ import annotations

@@ -1,0 +1,268 @@
+// fixed_point.h and the products made with it: against sums in double, on heap blocks of exact
+// sizes that need not be aligned; numbers that do not split.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "blocks.h"
+#include "blocks_testing.h"
+#include "fixed_mlx.h"
+#include "fixed_product.h"
+#include "minifloat.h"
+#include "testing.h"
+
+#if defined(__x86_64__)
+
+namespace {
+
+using rlx::testing::Exactly;
+using rlx::testing::FullPool;
+using rlx::testing::NextRandom;
+using rlx::testing::RandomBlocks;
+using rlx::testing::Uniform;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Whether the product is taken.
+template <typename Block, typename Pool>
+bool Product(const Pool& pool, const float* x, int64_t rows, int64_t k, const uint8_t* w, int64_t n,
+             float* y) {
+  const rlx::MatmulShape shape = {1, rows, k, n, /*by_rows=*/true};
+  return rlx::fixed::Take(pool, shape, x, rlx::blocks::RowsOfBlocks<Block>{w, k}, y);
+}
+
+// Checks y[n] of a row of x: a group's numbers are off by 2^-23 of its largest or less, its sums
+// and those over groups by what f32 loses.
+template <typename Block>
+void CheckRow(const float* x, int64_t k, const uint8_t* w, int64_t n, const float* y) {
+  auto numbers = Exactly<float>(k);
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t b = 0; b < k / Block::kElements; ++b) {
+      Block::Decode(w + (j * (k / Block::kElements) + b) * Block::kBytes,
+                    numbers.get() + b * Block::kElements);
+    }
+    double sum = 0, split = 0, size = 0;
+    for (int64_t g = 0; g < k; g += rlx::fixed::kGroup) {
+      double most = 0, all = 0;
+      for (int64_t i = g; i < g + rlx::fixed::kGroup; ++i) {
+        sum += double{x[i]} * numbers[i];
+        size += std::fabs(double{x[i]} * numbers[i]);
+        most = std::fmax(most, std::fabs(x[i]));
+        all += std::fabs(numbers[i]);
+      }
+      split += most * all;
+    }
+    CHECK(std::fabs(y[j] - sum) <= std::ldexp(split, -23) + std::ldexp(size, -20));
+  }
+}
+
+template <typename Block>
+void TestProduct() {
+  for (int64_t rows : {1, 2, 3, 4, 7}) {
+    for (int64_t blocks : {1, 3, Block::kElements == 32 ? 18 : 4}) {
+      for (int64_t n : {1, 3, 4, 9, 22}) {
+        const int64_t k = blocks * Block::kElements, skip = NextRandom() % 4;
+        auto x = Exactly<float>(rows * k);
+        for (int64_t i = 0; i < rows * k; ++i) x[i] = Uniform();
+        const auto memory = RandomBlocks<Block>(n * blocks, skip);
+        const uint8_t* w = memory.get() + skip;
+        auto y = Exactly<float>(rows * n);
+        CHECK(Product<Block>(FullPool{}, x.get(), rows, k, w, n, y.get()));
+        for (int64_t m = 0; m < rows; ++m) CheckRow<Block>(&x[m * k], k, w, n, &y[m * n]);
+      }
+    }
+  }
+}
+
+// Results depend neither on the threads nor on the other rows.
+template <typename Block>
+void TestAlone() {
+  const int64_t rows = 7, n = 1021, k = 768;
+  auto x = Exactly<float>(rows * k);
+  for (int64_t i = 0; i < rows * k; ++i) x[i] = Uniform();
+  const auto w = RandomBlocks<Block>(n * k / Block::kElements);
+  std::vector<float> y(rows * n), alone(n);
+  CHECK(Product<Block>(rlx::testing::ThreadPool{}, x.get(), rows, k, w.get(), n,
+                                   y.data()));
+  for (int64_t m = 0; m < rows; ++m) {
+    CHECK(Product<Block>(FullPool{}, &x[m * k], 1, k, w.get(), n, alone.data()));
+    CHECK(std::memcmp(alone.data(), &y[m * n], n * sizeof(float)) == 0);
+  }
+}
+
+// Groups in which one number is larger than all others, or whose numbers are tiny, are multiplied
+// as floats: nothing of what is small is lost, though a code of zero takes the large one away.
+template <typename Block>
+void TestSpikes() {
+  const int64_t k = 10 * 256, n = 9;
+  auto x = Exactly<float>(k);
+  for (int64_t i = 0; i < k; ++i) x[i] = Uniform();
+  for (int64_t i = 0; i < 32; ++i) x[32 + i] *= 0x1p-90f;
+  x[70] = 3e6f;
+  std::fill_n(&x[96], 32, 0.0f);
+  x[100] = 1.5f;  // alone: exact
+  const auto w = RandomBlocks<Block>(n * k / Block::kElements);
+  std::vector<float> y(n);
+  CHECK(Product<Block>(FullPool{}, x.get(), 1, k, w.get(), n, y.data()));
+  CheckRow<Block>(x.get(), k, w.get(), n, y.data());
+  float wide[Block::kElements];
+  for (int64_t i = 0; i < k; ++i) x[i] = 0.0f;
+  x[70] = 3e6f;
+  x[71] = 1.0f;
+  CHECK(Product<Block>(FullPool{}, x.get(), 1, k, w.get(), n, y.data()));
+  for (int64_t j = 0; j < n; ++j) {
+    const int64_t b = 70 / Block::kElements;
+    Block::Decode(w.get() + (j * (k / Block::kElements) + b) * Block::kBytes, wide);
+    const float large = wide[70 % Block::kElements], small = wide[71 % Block::kElements];
+    CHECK(y[j] == 3e6f * large + small || large != 0.0f);
+  }
+}
+
+// What is not finite, and many groups that do not split, are for the products of floats.
+template <typename Block>
+void TestNotTaken() {
+  const int64_t k = 256, n = 5;
+  const auto w = RandomBlocks<Block>(n * k / Block::kElements);
+  std::vector<float> x(k), y(n);
+  for (float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    for (float& v : x) v = Uniform();
+    x[NextRandom() % k] = bad;
+    CHECK(!Product<Block>(FullPool{}, x.data(), 1, k, w.get(), n, y.data()));
+  }
+  for (float& v : x) v = Uniform() * 0x1p-100f;
+  CHECK(!Product<Block>(FullPool{}, x.data(), 1, k, w.get(), n, y.data()));
+  std::fill(x.begin(), x.end(), 0.0f);
+  CHECK(Product<Block>(FullPool{}, x.data(), 1, k, w.get(), n, y.data()));
+  for (float v : y) CHECK(v == 0.0f);
+}
+
+// Products with rows whose scales lie apart, against the numbers that they unpack.
+template <typename Weights>
+void TestApart(const Weights& w, int64_t n, int64_t k) {
+  for (int64_t rows : {1, 2, 5}) {
+    auto x = Exactly<float>(rows * k);
+    for (int64_t i = 0; i < rows * k; ++i) x[i] = Uniform();
+    x[rows * k - 1] = 1e9f;  // one group that does not split
+    std::vector<float> y(rows * n);
+    const rlx::MatmulShape shape = {1, rows, k, n, /*by_rows=*/true};
+    CHECK(rlx::fixed::Take(rlx::testing::ThreadPool{}, shape, x.get(), w, y.data()));
+    for (int64_t j = 0; j < n; ++j) {
+      std::vector<float> buffer(k);
+      const float* numbers = w.Get(j, 1, 0, k, 8, buffer.data(), k, 0).data;
+      for (int64_t m = 0; m < rows; ++m) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < k; ++i) {
+          sum += double{x[m * k + i]} * numbers[i];
+          // Codes and what is added may be larger than the numbers they give.
+          size += std::fabs(x[m * k + i]) * (std::fabs(numbers[i]) + 1);
+        }
+        CHECK(std::fabs(y[m * n + j] - sum) <= std::ldexp(size, -20));
+      }
+    }
+  }
+}
+
+template <typename S>
+void TestMlx() {
+  for (int bits : {4, 8}) {
+    for (int64_t block : {32, 64, 128}) {
+      const int64_t n = 13, k = 384;
+      auto codes = Exactly<uint8_t>(n * k * bits / 8);
+      for (int64_t i = 0; i < n * k * bits / 8; ++i) codes[i] = static_cast<uint8_t>(NextRandom());
+      auto scale = Exactly<S>(n * k / block), bias = Exactly<S>(n * k / block);
+      for (int64_t i = 0; i < n * k / block; ++i) {
+        scale[i] = rlx::FromFloat<S>(Uniform() / 256);
+        bias[i] = rlx::FromFloat<S>(Uniform() / 2);
+      }
+      const rlx::mlx::Rows<S> w = {codes.get(), scale.get(), bias.get(), k, block, bits};
+      TestApart(w, n, k);
+    }
+  }
+}
+
+RLX_VNNI void Powers(const uint8_t* bytes, float* out) {
+  _mm_storeu_ps(out, rlx::fixed::FourPowers(bytes, 1));
+}
+
+void TestMx() {
+  for (int64_t block : {32, 64}) {
+    const int64_t n = 13, k = 384;
+    auto codes = Exactly<uint8_t>(n * k / 2), scale = Exactly<uint8_t>(n * k / block);
+    for (int64_t i = 0; i < n * k / 2; ++i) codes[i] = static_cast<uint8_t>(NextRandom());
+    for (int64_t i = 0; i < n * k / block; ++i) {
+      scale[i] = static_cast<uint8_t>(110 + NextRandom() % 15);
+    }
+    TestApart(rlx::blocks::RowsOfMx<true>{codes.get(), scale.get(), n, k, block, 1}, n, k);
+  }
+  // As the table of powers: tiny ones and NaN too.
+  for (int e = 0; e < 256; ++e) {
+    const uint8_t bytes[4] = {static_cast<uint8_t>(e), 255, 0, 1};
+    float powers[4];
+    Powers(bytes, powers);
+    const float wanted = rlx::blocks::PowerOfTwo<1>(e);
+    CHECK(std::memcmp(powers, &wanted, sizeof(wanted)) == 0);
+    CHECK(std::isnan(powers[1]));
+  }
+}
+
+void TestSplit() {
+  int8_t digits[rlx::fixed::kDigits];
+  float unit, sum;
+  for (int round = 0; round < 2000; ++round) {
+    float x[32];
+    const float scale = std::ldexp(1.0f, static_cast<int>(NextRandom() % 180) - 70);
+    for (float& v : x) v = Uniform() * scale;
+    if (!rlx::fixed::SplitGroup<0, false, false>(x, digits, &unit, nullptr, &sum)) continue;
+    float most = 0;
+    double all = 0;
+    for (float v : x) most = std::fmax(most, std::fabs(v));
+    for (int i = 0; i < 32; ++i) {
+      const int32_t whole = digits[i] * 65536 + digits[32 + i] * 256 + digits[64 + i];
+      CHECK(std::fabs(double{unit} * whole - x[i]) <= unit / 2);
+      all += double{unit} * whole;
+    }
+    CHECK(unit <= std::ldexp(1.005f * most, -22));
+    CHECK(std::fabs(sum - all) <= std::ldexp(most, -19));
+  }
+}
+
+template <typename Block>
+void TestBlock() {
+  TestProduct<Block>();
+  TestAlone<Block>();
+  TestSpikes<Block>();
+  TestNotTaken<Block>();
+}
+
+}  // namespace
+
+int main() {
+  if (!rlx::fixed::Has()) {
+    std::puts("fixed_test: this CPU has no VNNI");
+    return 0;
+  }
+  TestSplit();
+  TestMlx<float>();
+  TestMlx<rlx::Bf16>();
+  TestMlx<rlx::F16>();
+  TestMx();
+  TestBlock<rlx::blocks::Q4_0>();
+  TestBlock<rlx::blocks::Q4_1>();
+  TestBlock<rlx::blocks::Q5_0>();
+  TestBlock<rlx::blocks::Q5_1>();
+  TestBlock<rlx::blocks::Q8_0>();
+  TestBlock<rlx::blocks::Iq4Nl>();
+  TestBlock<rlx::blocks::Q4_K>();
+  TestBlock<rlx::blocks::Q5_K>();
+  TestBlock<rlx::blocks::Q6_K>();
+  std::puts("fixed_test: passed");
+  return 0;
+}
+
+#else
+
+int main() { return 0; }
+
+#endif  // defined(__x86_64__)
