@@ -118,13 +118,15 @@ struct PlaneBand {
 
 namespace rlx {
 
-// Whether a shape gains against rows and panels: channels last, these fill their vectors with more
-// than 12 channels, and read images of many channels where they lie.
+// Whether a shape gains against conv_rows.h, which fills its vectors with more than 12 channels and
+// reads images of many channels where they lie; channels first, it turns images round.
 template <typename Shape>
 bool GainsByPlanes(const Shape& s) {
   const int64_t features = s.features(), outputs = s.outputs();
   if (!s.channels_last) {
-    return s.taps() > 1 ? outputs <= 64 : s.groups > 1 && outputs <= 32;
+    if (s.taps() == 1) return s.groups > 1 && outputs <= 32;
+    if (outputs <= 16) return features <= 32;
+    return features <= 8 ? outputs <= 64 : s.groups > 1 && features * outputs <= 1024;
   }
   if (s.groups == 1 && s.taps() > 1 && features <= 4) return outputs <= 32;
   if (s.stride[0] > 1 || s.stride[1] > 1) return outputs <= 8 && features * outputs <= 128;

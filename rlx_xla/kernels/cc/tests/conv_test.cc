@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "testing.h"
 
@@ -138,25 +139,59 @@ void TestGroups() {
   }
 }
 
-// One tap at few places, channels first: a block that is not whole in any axis.
+// Few places, channels first: blocks that are not whole in any axis, with and without a margin.
 void TestFewPlaces() {
-  for (int i = 0; i < 4; ++i) {
-    const ConvShape s = {1 + i % 2, 2 * (64 + Below(230)), 2 * (32 + Below(40)), 2,      {5, 7 + i},
-                         {5, 7 + i}, {1, 1},               {1, 1},               {0, 0}, {1, 1},
-                         false};
-    if (!rlx::conv::GainsByFewPlaces(s)) continue;
+  for (int i = 0; i < 6; ++i) {
+    const int64_t side = 1 + 2 * (i % 3);
+    ConvShape s = {1, 0, 0, 2, {4 + Below(4), 7}, {7, 7}, {side, side}, {1, 1}, {}, {1, 1}, false};
+    s.low[0] = s.low[1] = side / 2;
+    s.batch += i / 5;
+    s.in_channels = 2 * (32 + Below(130));
+    s.out_channels = 2 * (32 + Below(40));
+    CHECK(rlx::FitsFew(s) == (s.batch == 1));
     Check<float>(rlx::testing::ThreadPool{}, s);
     Check<rlx::F16>(rlx::testing::FullPool{}, s);
   }
-  CHECK(rlx::conv::GainsByFewPlaces(
-      {1, 300, 70, 1, {7, 7}, {7, 7}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, false}));
-  Check<rlx::Bf16>(rlx::testing::ThreadPool{},
-                   {1, 301, 70, 1, {7, 7}, {7, 7}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, false});
+  const ConvShape apart = {1, 35, 70, 1, {6, 6}, {6, 6}, {3, 2}, {1, 1}, {2, 1}, {2, 3}, false};
+  CHECK(rlx::FitsFew(apart));
+  Check<rlx::Bf16>(rlx::testing::ThreadPool{}, apart);
+  Check<float>(rlx::testing::ThreadPool{}, apart);
+}
+
+// Zeros outside of the image meet what is not finite in the kernel too.
+void TestNotFinite(bool last, int64_t channels, int64_t side) {
+  const ConvShape s = {1, channels, 33, 1, {side, side}, {side, side}, {3, 3},
+                       {1, 1}, {1, 1}, {1, 1}, last};
+  const int64_t x_size = s.in_channels * s.in[0] * s.in[1];
+  const int64_t w_size = s.out_channels * s.features() * s.taps();
+  auto x = Exactly<float>(x_size);
+  auto w = Exactly<float>(w_size);
+  auto y = Exactly<float>(s.out_channels * s.places());
+  for (int64_t i = 0; i < x_size; ++i) x[i] = 1 + Below(9);
+  for (int64_t i = 0; i < w_size; ++i) w[i] = 1 + Below(9);
+  const int64_t tap = Below(9), channel = Below(channels), output = Below(33);
+  w[last ? (tap * channels + channel) * 33 + output : (output * channels + channel) * 9 + tap] =
+      std::numeric_limits<float>::infinity();
+  rlx::Conv(rlx::testing::ThreadPool{}, s, x.get(), w.get(), y.get());
+  for (int64_t o = 0; o < s.out_channels; ++o) {
+    for (int64_t p = 0; p < s.places(); ++p) {
+      const int64_t h = rlx::conv::Input(s, 0, p / side, tap / 3);
+      const int64_t v = rlx::conv::Input(s, 1, p % side, tap % 3);
+      const bool inside = h >= 0 && h < side && v >= 0 && v < side;
+      const float found = y[last ? p * 33 + o : o * s.places() + p];
+      CHECK(o != output ? std::isfinite(found) : inside ? std::isinf(found) : std::isnan(found));
+    }
+  }
 }
 
 void TestAll() {
   TestFewPlaces();
   TestGroups();
+  for (bool last : {false, true}) {
+    for (int64_t channels : {5, 70, 100}) {
+      for (int64_t side : {7, 11}) TestNotFinite(last, channels, side);
+    }
+  }
   for (int i = 0; i < 300; ++i) {
     const ConvShape s = Drawn();
     switch (i % 4) {
@@ -174,6 +209,9 @@ void TestAll() {
                  {1, 70, 530, 1, {3, 3}, {3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, last});
     Check<float>(rlx::testing::FullPool{},
                  {1, 300, 16, 1, {8, 8}, {8, 8}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, last});
+    // Panels that are transposed in parts.
+    Check<rlx::Bf16>(rlx::testing::ThreadPool{},
+                     {2, 200, 20, 1, {5, 5}, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, last});
   }
 }
 
