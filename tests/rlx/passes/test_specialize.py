@@ -402,6 +402,7 @@ def test_scaled_products_without_hardware_stay(form: str, layout: str) -> None:
         ((1,), DType.BF16, ["reduce"]),
         ((0, 1), DType.F64, ["reduce"]),
         ((0,), DType.F32, ["max", "reduce_max", "reduce_or"]),  # folded, a remainder
+        ((0,), DType.BF16, ["max", "reduce_max", "reduce_or"]),  # folded as f32
         ((0,), DType.F16, ["reduce_max", "reduce_or"]),  # apart
     ],
 )
@@ -421,11 +422,26 @@ def test_extremes_find_nan(
     forms = {"max", "min", "reduce", "reduce_or", name} & set(names(made))
     assert forms == {w.replace("max", "min") if extreme is ReduceMin else w for w in wanted}
     feed = rng.standard_normal((43, 33)).astype(dtype.numpy)
-    for value in (0.0, np.nan, np.inf, -np.inf):
+    for value in (0.0, np.nan, np.inf, -np.inf, -np.nan):
         feed[rng.integers(43), rng.integers(33)] = value
         (before,), (after,) = (interpret(g, {"x": feed}) for g in (graph, made))
         np.testing.assert_array_equal(before.astype(float), after.astype(float))
     assert np.isnan(after.astype(float)).any()
+
+
+@pytest.mark.parametrize(
+    ("type_", "slices"),
+    [
+        ("f32[4096, 1024]", 16),
+        ("f32[1024, 1024]", 8),
+        ("f64[4096, 1024]", 8),
+        ("bf16[4096, 1024]", 8),
+    ],
+)
+def test_extremes_of_large_arrays_are_folded_more(type_: str, slices: int) -> None:
+    b = GraphBuilder()
+    made = Specialize().run(b.build(ReduceMax(axes=(0,))(b.input("x", type_))), CPU)
+    assert sum(node.op.op_name == "slice" for node in made.nodes()) == slices
 
 
 @pytest.mark.parametrize(("type_", "mesh"), [("f32[64, 64]", {"d": 8}), ("f32[n, 64]", {})])
