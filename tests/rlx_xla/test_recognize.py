@@ -226,6 +226,10 @@ def _assert_as_good(source: Any, found: Any, exact: Any, way: Way, scores: float
     errors = (np.abs(values[finite] - exact).max() for values in (source, found))
     from_source, from_found = errors
     steps = max(way.depth, STEPS if any(name in way.counts for name in LOOPS) else 1)
+    if any("norm" in name for name in way.counts):  # mean, root, gain and offset each round
+        steps = max(steps, 2)
+    if np.dtype(dtype) == np.float64:  # what stands for exact is rounded as often
+        steps *= 2
     if any(name in way.counts for name in CELLS):  # small states come of sums that are not
         ulp = max(ulp, float(jnp.finfo(dtype).eps))
     assert from_found <= from_source + 2 * ulp * scores * steps
