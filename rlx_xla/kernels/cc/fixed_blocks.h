@@ -88,8 +88,21 @@ RLX_FIXED Codes LookUp(Codes c, const int8_t* table) {
   return {_mm512_shuffle_epi8(all, c.low), _mm512_shuffle_epi8(all, c.high)};
 }
 
-// A group of each of four rows. Get: its codes, kBias added; a block begins with the f16 that is
-// its scale and, where kLeast, that of what is added.
+// 2^(e - 128) of bytes; NaN for 255 where kNan.
+template <bool kNan>
+RLX_FIXED __m128 FourPowers(const uint8_t* p, int64_t stride) {
+  const __m128i e = _mm_setr_epi32(p[0], p[stride], p[2 * stride], p[3 * stride]);
+  const __m128i normal = _mm_slli_epi32(_mm_sub_epi32(e, _mm_set1_epi32(1)), 23);
+  const __m128i tiny = _mm_sllv_epi32(_mm_set1_epi32(0x00200000), e);
+  const __m128i made = _mm_mask_mov_epi32(
+      normal, _mm_cmplt_epi32_mask(e, _mm_set1_epi32(2)), tiny);
+  if constexpr (!kNan) return _mm_castsi128_ps(made);
+  return _mm_castsi128_ps(_mm_mask_mov_epi32(
+      made, _mm_cmpeq_epi32_mask(e, _mm_set1_epi32(255)), _mm_set1_epi32(0x7fc00000)));
+}
+
+// A group of each of four rows. Get: its codes, kBias added. A block begins with its scale, a power
+// of two where kPower, or else an f16, and, where kLeast, with that of what is added.
 template <typename Block>
 struct Four {
   static constexpr bool kHas = false;
@@ -97,7 +110,7 @@ struct Four {
 
 template <>
 struct Four<blocks::Q4_0> {
-  static constexpr bool kHas = true, kApart = false, kLeast = false;
+  static constexpr bool kHas = true, kPower = false, kLeast = false;
   static constexpr int kBias = 8;
   RLX_FIXED static Codes Get(const uint8_t* p, int64_t stride) {
     return NibblesOf(FourSixteens(p + 2, stride));
@@ -106,7 +119,7 @@ struct Four<blocks::Q4_0> {
 
 template <>
 struct Four<blocks::Q4_1> {
-  static constexpr bool kHas = true, kApart = false, kLeast = true;
+  static constexpr bool kHas = true, kPower = false, kLeast = true;
   static constexpr int kBias = 0;
   RLX_FIXED static Codes Get(const uint8_t* p, int64_t stride) {
     return NibblesOf(FourSixteens(p + 4, stride));
@@ -115,7 +128,7 @@ struct Four<blocks::Q4_1> {
 
 template <>
 struct Four<blocks::Q5_0> {
-  static constexpr bool kHas = true, kApart = false, kLeast = false;
+  static constexpr bool kHas = true, kPower = false, kLeast = false;
   static constexpr int kBias = 16;
   RLX_FIXED static Codes Get(const uint8_t* p, int64_t stride) {
     return Fives<6>(p, stride);
@@ -124,7 +137,7 @@ struct Four<blocks::Q5_0> {
 
 template <>
 struct Four<blocks::Q5_1> {
-  static constexpr bool kHas = true, kApart = false, kLeast = true;
+  static constexpr bool kHas = true, kPower = false, kLeast = true;
   static constexpr int kBias = 0;
   RLX_FIXED static Codes Get(const uint8_t* p, int64_t stride) {
     return Fives<8>(p, stride);
@@ -133,7 +146,7 @@ struct Four<blocks::Q5_1> {
 
 template <>
 struct Four<blocks::Q8_0> {
-  static constexpr bool kHas = true, kApart = false, kLeast = false;
+  static constexpr bool kHas = true, kPower = false, kLeast = false;
   static constexpr int kBias = 128;
   RLX_FIXED static Codes Get(const uint8_t* p, int64_t stride) {
     const __m512i sign = _mm512_set1_epi8(-128);
@@ -144,10 +157,19 @@ struct Four<blocks::Q8_0> {
 
 template <>
 struct Four<blocks::Iq4Nl> {
-  static constexpr bool kHas = true, kApart = false, kLeast = false;
+  static constexpr bool kHas = true, kPower = false, kLeast = false;
   static constexpr int kBias = 128;
   RLX_FIXED static Codes Get(const uint8_t* p, int64_t stride) {
     return LookUp(NibblesOf(FourSixteens(p + 2, stride)), blocks::kIq4);
+  }
+};
+
+template <>
+struct Four<blocks::Mxfp4> {
+  static constexpr bool kHas = true, kPower = true, kLeast = false;
+  static constexpr int kBias = 128;
+  RLX_FIXED static Codes Get(const uint8_t* p, int64_t stride) {
+    return LookUp(NibblesOf(FourSixteens(p + 1, stride)), blocks::kE2m1Doubled);
   }
 };
 
@@ -213,8 +235,9 @@ RLX_FIXED void Fetch(const uint8_t** next) {
 
 // Rows of blocks of one group each, from one on. Every kind of rows has: kBias, kLeast and kTurned;
 // kBytes, those of a row's group; of group i of the four rows 4 * f and on, the codes, the scale of
-// each row's lanes and, where kLeast, what is added for each row; Data, where the codes lie; From,
-// the rows from another one on; and Repeated, in which the first row comes again and again.
+// each row's lanes and, where kLeast, what is added for each row; FetchScales, which fetches what the
+// rows after 4 * kFours have at group i; Data, where the codes lie; From, the rows from another one
+// on; and Repeated, in which the first row comes again and again.
 template <typename Block>
 struct BlockRows {
   using Of = Four<Block>;
@@ -223,12 +246,15 @@ struct BlockRows {
   static constexpr int64_t kBytes = Block::kBytes;
   RLX_FIXED Codes Get(int64_t i, int f) const { return Of::Get(At(i, f), stride); }
   RLX_FIXED __m512 Scale(int64_t i, int f) const {
-    return ForRows(int8::FourHalves(At(i, f), stride));
+    const uint8_t* p = At(i, f);
+    return ForRows(Of::kPower ? FourPowers<false>(p, stride) : int8::FourHalves(p, stride));
   }
   RLX_FIXED __m128 Least(int64_t i, int f) const {
     return int8::FourHalves(At(i, f) + 2, stride);
   }
   RLX_FIXED const uint8_t* At(int64_t i, int f) const { return data + 4 * f * stride + i * kBytes; }
+  template <int kFours>
+  RLX_FIXED void FetchScales(int64_t) const {}  // they lie in the blocks
   const uint8_t* Data() const { return data; }
   int64_t RowBytes() const { return stride; }
   BlockRows From(int64_t row) const { return {data + row * stride, stride}; }
@@ -254,6 +280,7 @@ RLX_VNNI void SmallTile(const Rows rows, int64_t groups, const Row* x, float* y,
   const uint8_t* next = rows.Data() + 4 * kFours * rows.RowBytes();
   for (int64_t i = 0; i < groups; ++i) {
     Fetch<4 * kFours * Rows::kBytes>(&next);
+    rows.template FetchScales<kFours>(i);
     Codes codes[kFours];
     __m512 scale[kFours];
     __m128 least[kFours];

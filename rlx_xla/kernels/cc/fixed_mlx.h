@@ -30,17 +30,6 @@ RLX_FIXED __m128 FourNumbers(const Bf16* p, int64_t stride) {
   return _mm_castsi128_ps(_mm_slli_epi32(bits, 16));
 }
 
-// 2^(e - 128) of bytes, as blocks::PowerOfTwo<1> has it.
-RLX_FIXED __m128 FourPowers(const uint8_t* p, int64_t stride) {
-  const __m128i e = _mm_setr_epi32(p[0], p[stride], p[2 * stride], p[3 * stride]);
-  const __m128i normal = _mm_slli_epi32(_mm_sub_epi32(e, _mm_set1_epi32(1)), 23);
-  const __m128i tiny = _mm_sllv_epi32(_mm_set1_epi32(0x00200000), e);
-  const __m128i made = _mm_mask_mov_epi32(
-      normal, _mm_cmplt_epi32_mask(e, _mm_set1_epi32(2)), tiny);
-  return _mm_castsi128_ps(_mm_mask_mov_epi32(
-      made, _mm_cmpeq_epi32_mask(e, _mm_set1_epi32(255)), _mm_set1_epi32(0x7fc00000)));
-}
-
 // Rows of codes of kBits bits. Their scales lie `apart` from row to row, one for each 2^shift
 // groups.
 template <typename Scales, int kBits>
@@ -58,6 +47,10 @@ struct CodeRows : Scales {
   }
   RLX_FIXED __m128 Least(int64_t i, int f) const {
     return Scales::FourLeasts(4 * f * apart + (i >> shift), apart);
+  }
+  template <int kFours>
+  RLX_FIXED void FetchScales(int64_t i) const {
+    Scales::Fetch(4 * kFours * apart + ((i * 4 * kFours) >> shift));
   }
   const uint8_t* Data() const { return data; }
   int64_t RowBytes() const { return stride; }
@@ -90,6 +83,10 @@ struct AffineScales {
   RLX_FIXED __m128 FourLeasts(int64_t at, int64_t apart) const {
     return FourNumbers(bias + at, apart);
   }
+  RLX_FIXED void Fetch(int64_t at) const {
+    __builtin_prefetch(scale + at);
+    __builtin_prefetch(bias + at);
+  }
   void Move(int64_t by) {
     scale += by;
     bias += by;
@@ -103,8 +100,9 @@ struct PowerScales {
   static constexpr bool kLeast = false;
   RLX_FIXED static Codes Number(Codes codes) { return LookUp(codes, blocks::kE2m1Doubled); }
   RLX_FIXED __m128 FourScales(int64_t at, int64_t apart) const {
-    return FourPowers(scale + at, apart);
+    return FourPowers<true>(scale + at, apart);
   }
+  RLX_FIXED void Fetch(int64_t at) const { __builtin_prefetch(scale + at); }
   void Move(int64_t by) { scale += by; }
   const uint8_t* scale;
 };

@@ -28,6 +28,9 @@ std::unique_ptr<uint8_t[]> RandomBlocks(int64_t count, int64_t skip = 0) {
       const auto half = static_cast<uint16_t>(0x2000 | (NextRandom() & 0x3ff));
       std::memcpy(w.get() + skip + i * Block::kBytes + at, &half, sizeof(half));
     }
+    if (Block::kBytes == 17) {  // a power of two
+      w[skip + i * Block::kBytes] = static_cast<uint8_t>(110 + NextRandom() % 15);
+    }
     if (Block::kBytes == 56) {  // the top of its half lies in the last byte's high bits
       uint8_t* top = w.get() + skip + i * Block::kBytes + 55;
       *top = static_cast<uint8_t>((*top & 15) | 0x20);

@@ -183,7 +183,7 @@ void TestMlx() {
 }
 
 RLX_VNNI void Powers(const uint8_t* bytes, float* out) {
-  _mm_storeu_ps(out, rlx::fixed::FourPowers(bytes, 1));
+  _mm_storeu_ps(out, rlx::fixed::FourPowers<true>(bytes, 1));
 }
 
 void TestMx() {
@@ -254,6 +254,7 @@ int main() {
   TestBlock<rlx::blocks::Q5_1>();
   TestBlock<rlx::blocks::Q8_0>();
   TestBlock<rlx::blocks::Iq4Nl>();
+  TestBlock<rlx::blocks::Mxfp4>();
   TestBlock<rlx::blocks::Q4_K>();
   TestBlock<rlx::blocks::Q5_K>();
   TestBlock<rlx::blocks::Q6_K>();
