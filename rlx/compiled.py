@@ -513,7 +513,7 @@ class CompiledGraph:
         else:
             self.__call__ = self._deferred_call
 
-    def _first_call(self, *args: Any, **kwargs: Any) -> Any:
+    def _first_call(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call that passes every argument, kept inputs too, which get their values from it."""
         if self.signature.key_inputs or self.signature.key_outputs:
             raise self._kept.missing_error()  # only the backend's own call unwraps keys
@@ -526,7 +526,7 @@ class CompiledGraph:
         self._choose_call()
         return self.signature.rebuild(self._execute(list(by_name.values())))
 
-    def _deferred_call(self, *args: Any, **kwargs: Any) -> Any:
+    def _deferred_call(self, /, *args: Any, **kwargs: Any) -> Any:
         arrays = self._narrow.leaves(args, kwargs)
         if len(arrays) != len(self._fed):
             raise RunError(

@@ -340,8 +340,8 @@ def _require_room(graph: Graph) -> None:
 def _rebuilding_caller(
     fast: Callable[..., list[Any]], rebuild: Callable[[Any], Any]
 ) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        return rebuild(fast(*args))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return rebuild(fast(*args, **kwargs))
 
     return call
 
@@ -375,7 +375,7 @@ def _key_caller(fast: Callable[..., list[Any]], signature: Signature) -> Callabl
     wrapped = [name in signature.key_inputs for name in signature.inputs]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        flat = args if signature.flatten is None else signature.flatten(args, kwargs)
+        flat = signature.leaves(args, kwargs)
         raw = [keys.raw(x) if is_key else x for x, is_key in zip(flat, wrapped, strict=True)]
         outputs = list(fast(*raw))
         for index, impl in signature.key_outputs.items():

@@ -30,7 +30,7 @@ from rlx.passes.decompose import decompose
 from rlx.types import TensorType
 from rlx_xla.tracing.template import Template, TemplateTraced
 from rlx_xla.tracing.to_jax import to_jax
-from rlx_xla.tracing.trace import trace
+from rlx_xla.tracing.trace import trace_call
 from rlx_xla.tracing.traced import Traced
 
 _Trace = TypeVar("_Trace", Traced, TemplateTraced)
@@ -108,7 +108,7 @@ def _function(fn: Callable[..., Any], least: DotPrecision) -> Callable[..., Any]
         if run is None:
             known = [_abstract(x) for x in leaves]
             shapes, named = jax.tree_util.tree_unflatten(tree, known)
-            traced = trace(fn, *shapes, **named)
+            traced = trace_call(fn, shapes, named)
             graph = _simulated(traced.graph, least)
             run = made[key] = jax.jit(to_jax(dataclasses.replace(traced, graph=graph)))
         return run(*args, **kwargs)

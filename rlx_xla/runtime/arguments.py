@@ -262,6 +262,15 @@ def argument_count_error(names: Sequence[str], found: int) -> RunError:
     )
 
 
+def keyword_error(names: Sequence[str], found: str) -> RunError:
+    """Return the error for a call with a keyword where arguments are positional."""
+    listed = ", ".join(map(repr, names)) or "none"
+    return also(RunError, TypeError)(
+        f"call: arguments are required by position, in the order {listed}; got the keyword "
+        f"{found!r}. Pass it by position; run(...) takes inputs by name."
+    )
+
+
 def unknown_name_error(name: str, names: Sequence[str]) -> RunError:
     """Return the error for a name that is not an argument."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -36,6 +36,7 @@ class CallParts:
         traced: ``(unbound values, bound segments, resident values) -> results`` under a tracer.
         explain: ``(error, unbound values, bound segments) -> exception to raise``.
         count_error: ``number of arguments -> exception``.
+        keyword_error: ``name of a keyword argument -> exception``.
         busy_error: makes the exception for a second concurrent call with resident inputs.
     """
 
@@ -47,6 +48,7 @@ class CallParts:
     traced: Callable[[tuple[Any, ...], Any, tuple[Any, ...]], list[Any]]
     explain: Callable[[Exception, tuple[Any, ...], Any], Exception]
     count_error: Callable[[int], Exception]
+    keyword_error: Callable[[str], Exception]
     busy_error: Callable[[], Exception]
 
 
@@ -231,12 +233,15 @@ def _function(shape: CallShape, name: str, pick: str) -> list[str]:
     changed = [f"v{i}" for i in range(count)] + [f"r{i}" for i in range(resident)]
     if not shape.one_device:
         changed += [f"s{i}" for i in range(count)]
-    lines = [f"    def {name}({''.join(f'{n}=missing, ' for n in names)}*extra):"]
+    parameters = "".join(f"{n}=missing, " for n in names) + ("/, " if names else "")
+    lines = [f"    def {name}({parameters}*extra, **named):"]
     if changed:
         lines.append(f"        nonlocal {', '.join(changed)}")
     lines += [
         "        if extra:",
         f"            raise parts.count_error({count} + len(extra))",
+        "        if named:",
+        "            raise parts.keyword_error(next(iter(named)))",
     ]
     for position, index in enumerate(unbound):
         a, v, s = f"a{position}", f"v{position}", f"s{position}"

@@ -19,6 +19,7 @@ from rlx_xla.runtime.arguments import (
     ArgumentRules,
     BufferType,
     argument_count_error,
+    keyword_error,
     unknown_name_error,
 )
 from rlx_xla.runtime.calling import MISSING, BoundCall, CallParts, CallShape, segments
@@ -426,6 +427,7 @@ class LoadedExecutable:
                 traced=self._traced,
                 explain=self._explain,
                 count_error=self._count_error,
+                keyword_error=self._keyword_error,
                 busy_error=self._busy_error,
             ),
             [rules.avals[i] for i in self.unbound],
@@ -493,6 +495,9 @@ class LoadedExecutable:
 
     def _count_error(self, found: int) -> RunError:
         return argument_count_error([self.argument_names[i] for i in self.unbound], found)
+
+    def _keyword_error(self, found: str) -> RunError:
+        return keyword_error([self.argument_names[i] for i in self.unbound], found)
 
     def _busy_error(self) -> RunError:
         names = ", ".join(repr(self.argument_names[i]) for i in sorted(self.resident))

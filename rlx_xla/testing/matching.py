@@ -20,7 +20,7 @@ from rlx_xla.testing import comparison, drawing
 from rlx_xla.testing.tolerances import GRADIENTS, Tolerance
 from rlx_xla.testing.tolerances import tolerance as by_dtype
 from rlx_xla.tracing.to_jax import to_jax
-from rlx_xla.tracing.trace import trace
+from rlx_xla.tracing.trace import trace, trace_call
 
 Function = Callable[..., Any]
 
@@ -77,7 +77,7 @@ def assert_matches_jax(
     function, dynamic, named = _bind_static(fn, args, kwargs, static_argnums, static_argnames)
     session = Session(device, precision=precision)
     check = _Check(function, session, options, tolerance, precision)
-    shared = _compiled(session, trace(function, *dynamic, **named), options) if symbolic else None
+    shared = _compiled(session, trace_call(function, dynamic, named), options) if symbolic else None
     drawings = [False, True] if special else [False]
     for extreme in drawings:
         drawn = drawing.cases(
@@ -112,7 +112,7 @@ class _Check:
 
     def values(self, case: drawing.Case, shared: Function | None) -> None:
         """Compare results."""
-        traced = trace(self._fn, *case.args, **case.kwargs)
+        traced = trace_call(self._fn, case.args, case.kwargs)
         wanted = jax.jit(self._fn)(*case.args, **case.kwargs)
         ways = {
             "compiled": shared or _compiled(self._session, traced, self._options),
@@ -146,7 +146,7 @@ class _Check:
         grad = projection(self._fn)
         wanted = jax.jit(grad)(floats, others)
         traced = trace(grad, floats, others)
-        back = to_jax(trace(self._fn, *case.args, **case.kwargs))
+        back = to_jax(trace_call(self._fn, case.args, case.kwargs))
         ways = {
             "gradient, compiled": _compiled(self._session, traced, self._options),
             "gradient through to_jax": jax.jit(projection(back)),

@@ -46,7 +46,7 @@ from rlx_xla.tracing.jit_options import (
 )
 from rlx_xla.tracing.jit_quick import is_quick, quick_call, quick_tree_call
 from rlx_xla.tracing.jit_roles import Roles, name_of
-from rlx_xla.tracing.trace import captures_refs, names_devices, trace
+from rlx_xla.tracing.trace import captures_refs, names_devices, trace_call
 
 _Array = jax_client.ArrayImpl
 _NOT_GIVEN: Any = object()
@@ -236,7 +236,7 @@ class JitFunction:
         self.__call__ = self._any_call
         _ALIVE.add(self)
 
-    def _any_call(self, *args: Any, **kwargs: Any) -> Any:
+    def _any_call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the function, whatever it was called with before."""
         return self._call(args, kwargs)
 
@@ -257,15 +257,15 @@ class JitFunction:
     def __repr__(self) -> str:
         return f"<rlx_xla.jit of {self._fn!r}>"
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Lower for given arguments: a ``jax.stages.Lowered`` with RLX's program inside."""
         return self._jax.lower(*args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Trace for given arguments: a ``jax.stages.Traced``."""
         return self._jax.trace(*args, **kwargs)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Return the results' structure with their types, without running anything."""
         return self._jax.eval_shape(*args, **kwargs)
 
@@ -474,7 +474,7 @@ class JitFunction:
             elif not jax_client.is_only_device() and names_devices(fn, dynamic, named):
                 return self._leave(key, f"{reason}; left to jax.jit: it names devices")
             constraints = () if specs is None else self._options.constraints
-            traced: Any = trace(fn, *dynamic, params=whole, constraints=constraints, **named)
+            traced: Any = trace_call(fn, dynamic, named, params=whole, constraints=constraints)
             arguments = traced.arguments
             if arguments is None:
                 raise RunError(f"jit of {roles.name}: the trace is required to keep its arguments.")

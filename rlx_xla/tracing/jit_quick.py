@@ -76,11 +76,13 @@ def _maker(tied: tuple[bool, ...], placed: tuple[bool, ...]) -> Callable[..., An
             tests.append(f"(a{i}.sharding is not s{i} and a{i}.sharding != s{i})")
     tests.append("context() != settings")
     given = f"({''.join(f'{n}, ' for n in names)})"
+    # Positional alone: the function's own arguments may have these names.
+    parameters = "".join(f"{n}=missing, " for n in names) + ("/, " if names else "")
     source = "\n".join(
         [
             "def make(Array, context, settings, run, record, slow, avals, shardings, missing):",
             *(f"    v{i} = avals[{i}]; s{i} = shardings[{i}]" for i in range(len(names))),
-            f"    def call({''.join(f'{n}=missing, ' for n in names)}*extra, **kwargs):",
+            f"    def call({parameters}*extra, **kwargs):",
             f"        if {' or '.join(tests)}:",
             f"            given = tuple(a for a in {given} if a is not missing)",
             "            return slow((*given, *extra), kwargs)",

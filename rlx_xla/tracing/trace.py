@@ -75,8 +75,8 @@ def trace(
     stops no trace. What is returned knows of such questions, and compiled it traces anew for the
     sizes whose answer is another. Its ``graph`` alone, and what ``rlx.save`` writes of it, is what
     the function does for sizes that none of its questions singles out (``graph.asked``,
-    ``graph.keyed``): compiled, it refuses sizes whose answer is or may be another, and ``rlx.bind``
-    takes it as it is.
+    ``graph.keyed``): whoever runs it refuses sizes whose answer is or may be another, and
+    ``rlx.bind`` takes it as it is.
 
     Args:
         fn: any function that ``jax.jit`` takes.
@@ -101,6 +101,24 @@ def trace(
         TraceError: an argument is neither array, number nor spec, or JAX cannot trace ``fn``.
         DimError: a constraint is none, or names a symbol that no spec has.
     """
+    return trace_call(
+        fn, args, kwargs, params=params, static_argnums=static_argnums,
+        static_argnames=static_argnames, donate_argnums=donate_argnums, constraints=constraints,
+    )  # fmt: skip
+
+
+def trace_call(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    params: int | Sequence[int] | type | Callable[..., bool] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    constraints: Sequence[str] = (),
+) -> Any:
+    """Trace as ``trace`` does, for keyword arguments of any names, ``params`` too."""
     refuse_unreferable(fn, "trace")
     bound, dynamic, dynamic_kwargs, positions = _bind_static(
         fn, args, kwargs, static_argnums, static_argnames

@@ -483,6 +483,28 @@ SAME: dict[str, Callable[[Jit], Any]] = {
         for fn, x in ((jnp.log, -jnp.ones(2)), (lambda n: 1 // n, 0), (lambda i: X[i], 9), (f, X))
     ],
     "a check that stays": lambda j: j(lambda x: checkify.check(x[0] > 9, "small") or x)(X),
+    # arguments that are named as ours are
+    "names of our own": lambda j: [
+        j(lambda **named: {n: v + i for i, (n, v) in enumerate(named.items())})(
+            **dict.fromkeys(names, X)
+        )
+        for names in (
+            ("params", "fn", "constraints", "static_argnums", "donate_argnums"),
+            ("self", "args", "kwargs", "device", "options", "dims", "leaves", "fun"),
+        )
+    ],
+    "static, with a name of our own": lambda j: j(
+        lambda params, x: params * x, static_argnames="params"
+    )(params=3, x=X),
+    "places, then names": lambda j: each(
+        j(lambda a1, a0: a1 - a0),
+        ((X, Y), {}),
+        ((X, Y), {}),
+        ((), {"a1": X, "a0": Y}),
+        ((), {"a0": X, "a1": Y}),
+        ((X,), {"a0": Y}),
+        ((X,), {"a1": Y}),
+    ),
     # calls that go the short way, or must not
     "statics in turn": lambda j: each(
         j(lambda x, n=1: x * n, static_argnames="n"),

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 import rlx_xla as doors
-from rlx.errors import DimError, FormatError, LoweringError, RlxError, TraceError
+from rlx.errors import DimError, FormatError, LoweringError, RlxError, RunError, TraceError
 
 rlx_xla: Any = doors
 
@@ -76,3 +77,26 @@ def test_what_is_not_meant_is_refused(
 def test_positions_may_be_numbers_of_numpy() -> None:
     traced = rlx_xla.trace(lambda w, x: w * x, np.ones(3), "f32[3]", params=np.array([0]))
     assert list(traced.params) == ["w"]
+
+
+def test_keywords_of_a_compiled_graph_are_refused_by_name() -> None:
+    """Not even where they are called as the arguments of the generated function are."""
+    x, y = np.full(2, 5, np.float32), np.ones(2, np.float32)
+
+    def difference(a1: Any, a0: Any) -> Any:
+        return a1 - a0
+
+    traced = rlx.Session("cpu").compile(rlx_xla.trace(difference, x, y))
+    b = rlx.GraphBuilder("built")
+    first, second = b.input("a1", "f32[2]"), b.input("a0", "f32[2]")
+    built = rlx.Session("cpu").compile(b.build([first - second, second]))
+    for compiled in (traced, built):
+        for named, args in (({"a1": x, "a0": y}, ()), ({"a0": y}, (x,)), ({"c": y}, (x, y))):
+            with pytest.raises(RunError) as caught:
+                compiled(*args, **named)
+            assert isinstance(caught.value, TypeError)
+            assert str(caught.value) == (
+                "call: arguments are required by position, in the order 'a1', 'a0'; got the "
+                f"keyword {next(iter(named))!r}. Pass it by position; run(...) takes inputs by "
+                "name."
+            )
