@@ -234,7 +234,7 @@ RLX_FIXED void Fetch(const uint8_t** next) {
 }
 
 // Rows of blocks of one group each, from one on. Every kind of rows has: kBias, kLeast and kTurned;
-// kBytes, those of a row's group; of group i of the four rows 4 * f and on, the codes, the scale of
+// kMostTwice, the rows of x up to which registers hold the sums of eight of these; kBytes, those of a row's group; of group i of the four rows 4 * f and on, the codes, the scale of
 // each row's lanes and, where kLeast, what is added for each row; FetchScales, which fetches what the
 // rows after 4 * kFours have at group i; Data, where the codes lie; From, the rows from another one
 // on; and Repeated, in which the first row comes again and again.
@@ -243,6 +243,7 @@ struct BlockRows {
   using Of = Four<Block>;
   static constexpr int kBias = Of::kBias;
   static constexpr bool kLeast = Of::kLeast, kTurned = false;
+  static constexpr int kMostTwice = 4;
   static constexpr int64_t kBytes = Block::kBytes;
   RLX_FIXED Codes Get(int64_t i, int f) const { return Of::Get(At(i, f), stride); }
   RLX_FIXED __m512 Scale(int64_t i, int f) const {
@@ -398,6 +399,7 @@ template <typename Block>
 struct LargeRows {
   static constexpr int kBias = FourOf<Block>::kBias;
   static constexpr bool kTurned = false;
+  static constexpr int kMostTwice = FourOf<Block>::kApart ? 2 : 4;
   LargeRows From(int64_t row) const { return {data + row * stride, stride}; }
   LargeRows Repeated() const { return {data, 0}; }
 

@@ -35,6 +35,7 @@ RLX_FIXED __m128 FourNumbers(const Bf16* p, int64_t stride) {
 template <typename Scales, int kBits>
 struct CodeRows : Scales {
   static constexpr bool kTurned = kBits == 4;  // the low nibble comes first
+  static constexpr int kMostTwice = 4;
   static constexpr int64_t kBytes = 4 * kBits;
   RLX_FIXED Codes Get(int64_t i, int f) const {
     const uint8_t* p = data + 4 * f * stride + i * kBytes;

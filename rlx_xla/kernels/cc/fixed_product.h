@@ -79,8 +79,10 @@ void Tile(const LargeRows<Block>& rows, int64_t groups, const Row* x, float* y, 
 // The same for `count` of them.
 template <int kX, typename Rows>
 void TileRows(Rows rows, int64_t count, int64_t groups, const Row* x, float* y, int64_t stride) {
-  for (; count >= 8; count -= 8, rows = rows.From(8), y += 8) {
-    Tile<kX, 2>(rows, groups, x, y, stride);
+  if constexpr (kX <= Rows::kMostTwice) {
+    for (; count >= 8; count -= 8, rows = rows.From(8), y += 8) {
+      Tile<kX, 2>(rows, groups, x, y, stride);
+    }
   }
   for (; count >= 4; count -= 4, rows = rows.From(4), y += 4) {
     Tile<kX, 1>(rows, groups, x, y, stride);
