@@ -92,7 +92,8 @@ def _batches_of(node: Node) -> tuple[list[Rows], list[Rows]] | None:
         ]
     if isinstance(op, Lstm | Gru | Rnn):
         # Weights and biases, then first states of layers, batch and width, then a mask.
-        states, weights = len(node.results) - 1, 4 if isinstance(op, Gru) else 3
+        shown = 2 if isinstance(op, Lstm) and op.cells else 1
+        states, weights = len(node.results) - shown, 4 if isinstance(op, Gru) else 3
         given, masks = node.inputs[1 + weights :][:states], node.inputs[1 + weights + states :]
         return (
             [
@@ -101,7 +102,10 @@ def _batches_of(node: Node) -> tuple[list[Rows], list[Rows]] | None:
                 *(first(v, 1) for v in given),
                 *(first(v) for v in masks),
             ],
-            [first(node.results[0]), *(first(v, 1) for v in node.results[1:])],
+            [
+                *(first(v) for v in node.results[:shown]),
+                *(first(v, 1) for v in node.results[shown:]),
+            ],
         )
     return None
 

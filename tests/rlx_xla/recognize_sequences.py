@@ -77,6 +77,34 @@ def zeros(goes: Any, new: Any, kept: Any) -> Any:
     return jnp.where(goes[..., None], new, 0.0)
 
 
+def all_states(
+    goes_on: bool, *, swapped: bool = False, extra: bool = False, of_one: bool = False
+) -> Callable[..., Any]:
+    """An LSTM of which both states of all steps are read, with a mask or without.
+
+    Args:
+        goes_on: without a mask.
+        swapped: the cell states are carried and stacked first.
+        extra: what a step returns is one more array.
+        of_one: only the cell states are stacked.
+    """
+
+    def function(x: Any, goes: Any, *weights: Any) -> Any:
+        def one(state: Any, now: Any) -> Any:
+            row, goes = now
+            pair = state[::-1] if swapped else state
+            new = _lstm(row, pair, *weights)
+            if not goes_on:
+                new = stays(goes, new, pair)
+            order = new[::-1] if swapped else new
+            return order, (new[1] if of_one else (*order, pair[0] * new[1]) if extra else order)
+
+        start = (jnp.zeros((*x.shape[1:-1], H)),) * 2
+        return lax.scan(one, start, (x, goes))
+
+    return function
+
+
 def by_lengths(step: Step, states: int = 1, *, shown: bool = True) -> Callable[..., Any]:
     """States that stay once a sequence has ended, by its length; rows by numbers of steps."""
 
@@ -211,6 +239,15 @@ WAYS = [
         (BSI, LENGTHS), ONE_GRU, hostile=False),
     Way("linen.RNN of LSTMs by lengths", _linen(_cells(nn.LSTMCell)), (BSI, LENGTHS), LSTM,
         hostile=False),
+    Way("linen.RNN of LSTMs that returns all cells", _linen(
+        _cells(nn.LSTMCell), return_carry=True), (BSI, LENGTHS), LSTM, hostile=False),
+    Way("masked lstm, all states", all_states(False), (X, MASK, *LSTMS), LSTM),
+    Way("masked lstm, all states, swapped", all_states(False, swapped=True), (X, MASK, *LSTMS),
+        LSTM, hostile=False),
+    Way("masked lstm, all cell states", all_states(False, of_one=True), (X, MASK, *LSTMS), LSTM,
+        hostile=False),
+    Way("lstm, all states", lambda x, *w: all_states(True)(x, jnp.ones((STEPS, 2), bool), *w),
+        (X, *LSTMS), LSTM, hostile=False),
     Way("linen.RNN of cells backwards", _linen(_cells(
         nn.SimpleCell, reverse=True, keep_order=True)), (BSI,), ONE_RNN, hostile=False),
     Way("linen.Bidirectional", _linen(_both), (BSI,), {"gru": 2}, hostile=False),
@@ -251,9 +288,11 @@ LOOKALIKES = [
         misses=("its states stay by different masks",)),
     Way("masked, the new state is shown", masked(_rnn, shown=lambda goes, new, kept: new),
         (X, MASK, *RNNS), {}, misses=("returns another value than that state, or zeros",)),
-    Way("linen.RNN of LSTMs that returns all cells", _linen(
-        _cells(nn.LSTMCell), return_carry=True), (BSI, LENGTHS), {},
-        misses=("each step returns 2 arrays",)),
+    Way("masked lstm, more than its states", all_states(False, extra=True), (X, MASK, *LSTMS), {},
+        misses=("returns another value than that state, or zeros",)),
+    Way("lstm, more than its states", lambda x, *w: all_states(True, extra=True)(
+        x, jnp.ones((STEPS, 2), bool), *w), (X, *LSTMS), {},
+        misses=("each step returns 3 arrays, and a cell returns its states",)),
     Way("rows by squares of numbers", by_rows(lambda x, t: x[t * t % STEPS]), (X, *RNNS), {},
         misses=("its steps read no rows of an array in an order that a scan has",)),
     Way("every second row is written", by_rows(

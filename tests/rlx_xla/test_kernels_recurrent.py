@@ -86,6 +86,38 @@ def test_what_the_kernels_do_not_take(
     assert kernel.supports(op, [as_type(t) for t in types], "cpu") == Refused(reason)
 
 
+def test_cell_states_of_all_steps_are_refused(rng: np.random.Generator) -> None:
+    types = [TensorType(as_dtype(a.dtype), a.shape) for a in _arrays(Lstm, rng)[1]]
+    for platform in ("cpu", "cuda"):
+        for kernel in kernels_for(Lstm, platform):
+            verdict = kernel.supports(Lstm(hidden_size=6, cells=True), types, platform)
+            assert verdict == Refused("cells=True: it keeps the cell states of the last step alone")
+
+
+def test_an_lstm_has_all_its_cell_states(rng: np.random.Generator) -> None:
+    """Those of the last step are the last ones, and the gradient goes through all of them."""
+    _, arrays = _arrays(Lstm, rng)
+    b = rlx.GraphBuilder("lstm")
+    leaves = [
+        b.input(f"x{i}", TensorType(as_dtype(a.dtype), a.shape)) for i, a in enumerate(arrays)
+    ]
+    states = [b.input(n, TensorType(as_dtype("f32"), (1, arrays[0].shape[0], 6))) for n in "hc"]
+    graph = b.build(*Lstm(hidden_size=6, carry=True, cells=True)(*leaves, *states))
+    first = [rng.standard_normal((1, arrays[0].shape[0], 6)).astype(np.float32) for _ in "hc"]
+    function = rlx_xla.to_jax(graph)
+    y, cells, h, c = function(*arrays, *first)
+    np.testing.assert_array_equal(y[:, -1], h[0])
+    np.testing.assert_array_equal(cells[:, -1], c[0])
+    by_step = Lstm(hidden_size=6, carry=True)
+    state = first
+    for t in range(arrays[0].shape[1]):
+        now = [arrays[0][:, t : t + 1], *arrays[1:]]
+        _, *state = (np.asarray(v) for v in by_step.evaluate(*now, *state))
+        np.testing.assert_allclose(cells[:, t], state[1][0], rtol=1e-5, atol=1e-6)
+    gradient = jax.grad(lambda c0: function(*arrays, first[0], c0)[1].sum())(first[1])
+    assert np.abs(gradient).min() > 0
+
+
 def test_a_gru_that_resets_first_has_a_gradient_and_batches(rng: np.random.Generator) -> None:
     op, arrays = Gru(hidden_size=6, reset_after=False), _arrays(Gru, rng)[1]
     b = rlx.GraphBuilder("gru")

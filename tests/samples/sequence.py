@@ -46,6 +46,8 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
     op = {"hidden_size": 3, "num_layers": 2, "bidirectional": True, "carry": True}
     yield _recurrent(rng, Gru, DType.F32, (1, 6, 5), **op, reset_after=False)
     yield _recurrent(rng, Lstm, DType.F32, (2, 3, 0), hidden_size=2)
+    yield _recurrent(rng, Lstm, DType.F32, (3, 6, 2), masked=True, **op, cells=True)
+    yield _recurrent(rng, Lstm, DType.BF16, (2, 5, 3), hidden_size=4, cells=True)
 
 
 def _delta(rng: np.random.Generator, dtype: DType, length: int, per_channel: bool) -> Sample:
@@ -167,6 +169,8 @@ def symbolic_samples() -> Iterator[SymbolicSample]:
         types = ("f32[b, s, 3]", f"f32[{2 * rows * 3}]", f"f32[2, {rows}, 2]", *biases, *states)
         yield SymbolicSample(op, types, binding)
         yield SymbolicSample(op, (*types, "bool[b, s]"), binding)
+        if kind is Lstm:
+            yield SymbolicSample(op.replace(cells=True), types, binding)
 
 
 def _make(op: type[Op], **attributes: Any) -> Callable[[], Op]:

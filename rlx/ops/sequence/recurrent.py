@@ -66,19 +66,24 @@ class _Stack:
         states: Sequence[Value | None],
         cell: Cell,
         mask: Value | None = None,
+        shown: int = 1,
     ) -> Value | tuple[Value, ...]:
-        """All layers; the states as results only where they are given."""
+        """All layers, and the first so many states of all steps of the last one.
+
+        The last states are results only where the first ones are given.
+        """
         dtype = x.dtype.compute
         batch = x.shape[0]
         w_ih, w_hh, input_bias = (v.convert(dtype) for v in (w_ih, w_hh, input_bias))
         sequence = x.convert(dtype).transpose(1, 0, 2)
         last: list[list[Value]] = [[] for _ in states]
         offset, count = 0, 2 if self.apart else 1
+        along: list[Value] = []
         moves = [] if mask is None else [mask.transpose(1, 0)]
         for layer in range(self.layers):
             width = int(sequence.shape[2])
             size = self.rows * width
-            parts: list[Value] = []
+            parts: list[list[Value]] = [[] for _ in range(shown)]
             for direction in range(self.directions):
                 row = layer * self.directions + direction
                 weight = w_ih.narrow(0, offset, size).reshape(self.rows, width)
@@ -100,18 +105,20 @@ class _Stack:
                     for moved in now[1:]:
                         pred = spread(moved, (batch, self.hidden), 0)
                         new = [_select(pred, *pair) for pair in zip(new, carry, strict=True)]
-                    return new, [new[0]]
+                    return new, new[:shown]
 
                 xs = [gates, *moves]
-                carry, (y,) = scan(step, start, xs, consts=consts, reverse=direction == 1)
-                parts.append(y)
+                carry, made = scan(step, start, xs, consts=consts, reverse=direction == 1)
+                for both, value in zip(parts, made, strict=True):
+                    both.append(value)
                 for all_layers, value in zip(last, carry, strict=True):
                     all_layers.append(value.reshape(1, batch, self.hidden))
-            sequence = _joined(parts, 2)
-        y = sequence.transpose(1, 0, 2).convert(x.dtype)
+            along = [_joined(both, 2) for both in parts]
+            sequence = along[0]
+        y = [value.transpose(1, 0, 2).convert(x.dtype) for value in along]
         if states[0] is None:
-            return y
-        return (y, *(_joined(values, 0).convert(x.dtype) for values in last))
+            return y[0] if shown == 1 else tuple(y)
+        return (*y, *(_joined(values, 0).convert(x.dtype) for values in last))
 
     def _turned(self, weight: Value) -> list[Value]:
         """The matrices [H, rows] of a state.
@@ -146,9 +153,11 @@ class Lstm(Op):
         num_layers: L.
         bidirectional: whether a second network reads backwards: D is 2, else 1.
         carry: whether states are taken and the last ones returned.
+        cells: whether the cell states of all steps are a result, too.
 
     Result:
-        float[B, S, D·H], forward then backward; with carry also the last h and c.
+        float[B, S, D·H], forward then backward; with cells also c of the last layer at all steps,
+        in the same shape; with carry also the last h and c.
 
     Constraints:
         C1: x, h0 and c0 have the axes above, and I is known.
@@ -166,6 +175,7 @@ class Lstm(Op):
     num_layers: int = 1
     bidirectional: bool = False
     carry: bool = False
+    cells: bool = False
 
     def infer(
         self,
@@ -178,7 +188,10 @@ class Lstm(Op):
         mask: TensorType | None = None,
     ) -> Results:
         biases, states = {"bias": bias}, {"h0": h0, "c0": c0}
-        return _check(self, _stack(self, 4), x, w_ih, w_hh, biases, states, self.carry, mask)
+        made = _check(self, _stack(self, 4), x, w_ih, w_hh, biases, states, self.carry, mask)
+        if not self.cells:
+            return made
+        return (made, made) if isinstance(made, TensorType) else (made[0], *made)
 
     def decompose(
         self,
@@ -196,7 +209,8 @@ class Lstm(Op):
             c = _sigmoid(f) * states[1] + _sigmoid(i) * g.tanh()
             return [_sigmoid(o) * c.tanh(), c]
 
-        return _stack(self, 4).run(x, w_ih, w_hh, bias, None, [h0, c0], cell, mask)
+        shown = 2 if self.cells else 1
+        return _stack(self, 4).run(x, w_ih, w_hh, bias, None, [h0, c0], cell, mask, shown)
 
 
 @define_op("gru")

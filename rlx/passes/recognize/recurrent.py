@@ -94,8 +94,10 @@ def _network(search: Search, start: Callable[[], Cell]) -> Match | None:
         gates = _lstm_gates(cell, place)
         if gates is not None:
             order = (place, 1 - place)
-            op = Lstm(hidden_size=cell.width)
-            return _match(search, cell, gates, op, order, _one_bias(gates))
+            ends = (cell.op.body.outputs[place], cell.op.body.outputs[1 - place])
+            shown = _shown(cell, *ends) or []
+            op = Lstm(hidden_size=cell.width, cells=1 in shown)
+            return _match(search, cell, gates, op, order, _one_bias(gates), shown)
     return None
 
 
@@ -144,8 +146,9 @@ def _unfit(op: Scan) -> str:
         return "its steps read no rows of an array in an order that a scan has"
     if read != 1:
         return f"each step reads {read} arrays, and a layer over a sequence reads one"
-    if shown > 1:
-        return f"each step returns {shown} arrays, and a cell returns its state"
+    if shown > op.num_carry:
+        states_of = "its states" if op.num_carry > 1 else "its state"
+        return f"each step returns {shown} arrays, and a cell returns {states_of}"
     if len({v.type for v in states}) > 1 or states[0].rank not in (1, 2):
         return f"its states are {', '.join(str(v.type) for v in states)}, and not rows of one width"
     dtypes = {v.dtype for v in (*body.inputs, *body.outputs)}
@@ -181,8 +184,14 @@ def _plain(search: Search, cell: Cell) -> Match | None:
 
 def _shows(cell: Cell, state: Value) -> bool:
     """Whether a step returns its state, or nothing besides what it carries."""
-    shown = cell.op.body.outputs[cell.op.num_carry :]
-    return all(cell.of(value) is cell.of(state) for value in shown)
+    return _shown(cell, state) is not None
+
+
+def _shown(cell: Cell, *states: Value) -> list[int] | None:
+    """Which of the states each array is that a step returns; None where one is none of them."""
+    ends = [cell.of(state) for state in states]
+    shown = [cell.of(value) for value in cell.op.body.outputs[cell.op.num_carry :]]
+    return [ends.index(value) for value in shown] if {*shown} <= {*ends} else None
 
 
 def _is_whole(gate: Gate | None) -> bool:
@@ -204,7 +213,7 @@ def _lstm_gates(cell: Cell, place: int) -> list[Gate] | None:
     body = cell.op.body
     h, c = body.outputs[place], cell.of(body.outputs[1 - place])
     states = body.inputs[cell.op.num_consts : cell.op.num_consts + 2]
-    if not _shows(cell, h):
+    if _shown(cell, h, c) is None:
         return None
     shown = _pair(cell, h, Logistic, Tanh)
     if shown is None or cell.of(shown[1].value) is not c or not isinstance(c.node.op, Add):
@@ -390,12 +399,14 @@ def _match(
     kind: Lstm | Gru | Rnn,
     order: tuple[int, ...],
     biases: Biases,
+    shown: Sequence[int] | None = None,
 ) -> Match | None:
     node, op, hidden, masked = cell.node, cell.op, cell.width, cell.masked
     entering = [cast("Weight", gate.entering) for gate in gates]
     kept = [cast("Weight", gate.kept) for gate in gates]
     starts = node.inputs[op.num_consts : op.num_consts + op.num_carry]
-    shown = len(op.body.outputs) - op.num_carry
+    places = [0] * (len(op.body.outputs) - op.num_carry) if shown is None else shown
+    along = 1 + max(places, default=0)
     carry = masked is not None or any(search.number(v) != 0 for v in starts)
     carry = carry or any(search.uses(v) for v in cell.loop.results[: op.num_carry])
     made_op = kind.replace(carry=carry)
@@ -428,10 +439,11 @@ def _match(
             *first,
             *([] if goes is None else [_forwards(goes, op).transpose(1, 0)]),
         )
-        y, *last = cast("tuple[Value, ...]", made if carry else (made,))
+        y = cast("tuple[Value, ...]", made if isinstance(made, tuple) else (made,))
+        last = y[along:]
         results: list[Value] = []
-        for number in range(shown):
-            rows_first = _forwards(y.transpose(1, 0, 2), op)
+        for number, place in enumerate(places):
+            rows_first = _forwards(y[place].transpose(1, 0, 2), op)
             if masked is not None and goes is not None:
                 rows_first = masked.shown(rows_first, goes, number)
             results.append(rows_first.reshape(rows_first.shape[0], hidden) if one else rows_first)

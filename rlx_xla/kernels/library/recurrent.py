@@ -30,7 +30,8 @@ _PLAIN, _RELU, _LSTM, _GRU, _GRU_RESET_FIRST = range(5)
 
 
 def _check(op: Recurrent, types: Sequence[TensorType]) -> Supported | Refused:
-    del op
+    if isinstance(op, Lstm) and op.cells:
+        return Refused("cells=True: it keeps the cell states of the last step alone")
     x = types[0]
     if x.dtype not in DTYPES:
         return Refused(f"x is {x.dtype}, and f32, bf16 and f16 are taken")

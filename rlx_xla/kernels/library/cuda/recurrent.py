@@ -88,6 +88,8 @@ def _refused(op: Network, types: Sequence[TensorType], *, wide: bool) -> Refused
     sizes = [size for size in x.shape if isinstance(size, int)]
     if len(sizes) != x.rank:
         return Refused(f"{x} is not static")
+    if isinstance(op, Lstm) and op.cells:
+        return Refused("cells=True: it keeps the cell states of the last step alone")
     if types[-1].dtype is DType.BOOL:
         return Refused(f"mask {types[-1]}: its clusters take every step of every sequence")
     if isinstance(op, Gru) and not op.reset_after:
