@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack, cast, final, overload
 
 import jax
+import numpy as np
 
 from rlx.compiled import CompiledGraph
 from rlx.errors import CompileError, RunError
@@ -96,7 +97,8 @@ def jit(
             there. None follows committed arguments, as JAX does.
         options: how to compile.
         params: positions of arguments that are kept on the device between calls. They are passed
-            on every call, and bound again only where a leaf is another object than before.
+            on every call, and bound again only where a leaf is another object than before, or an
+            array of NumPy's that may have been written to.
         static_argnums: positions of arguments that are Python values known when tracing.
         static_argnames: names of such arguments.
         donate_argnums: positions of arguments whose buffers a call may consume.
@@ -120,7 +122,8 @@ def jit(
         has them, ``report()`` and ``specializations()``.
 
     Raises:
-        TraceError: no function, or options that exclude each other; under the class, too, that
+        TraceError: no function, no positions of its arguments, or options that exclude each other;
+            under the class, too, that
             ``jax.jit`` raises.
         DeviceError: no such device.
     """
@@ -220,8 +223,8 @@ class JitFunction:
                 f"{self._options.weights!r}. Pack them once: "
                 "Session(...).compile(trace(fn, ..., params=...), options=...)."
             )
-        params, dims = given.get("params", ()), given.get("dims")
-        self._params = frozenset((params,) if isinstance(params, int) else params)
+        dims = given.get("dims")
+        self._params = self._roles.positions("params", given.get("params", ()))
         self._jax: Any = self._chosen.jitted(self._traced_function())
         self._sessions: dict[Any, Session] = {}
         self._programs: dict[CallKey, _Program] = {}
@@ -414,7 +417,7 @@ class JitFunction:
         with program.lock:
             known = program.bound
             if len(known) != len(bound) or any(
-                new is not old for new, old in zip(bound, known, strict=True)
+                new is not old or _may_change(new) for new, old in zip(bound, known, strict=True)
             ):
                 raw = [keys.key_data(x) if keys.is_key(x) else x for x in bound]
                 program.compiled.set_params(dict(zip(program.names, raw, strict=True)))
@@ -555,6 +558,11 @@ class JitFunction:
 
         function.__name__ = name
         return function
+
+
+def _may_change(leaf: Any) -> bool:
+    """Whether a leaf may hold other numbers than at an earlier call."""
+    return isinstance(leaf, np.ndarray) and leaf.flags.writeable
 
 
 _ALIVE: weakref.WeakSet[JitFunction] = weakref.WeakSet()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import jax
+import numpy as np
 
+from rlx.errors import TraceError
 from rlx_xla.tracing.arguments import argument_names
 
 
@@ -40,6 +42,8 @@ class Roles:
         except (TypeError, ValueError):  # a builtin without a signature
             parameters = []
         self._count = len(parameters)
+        any_number = inspect.Parameter.VAR_POSITIONAL
+        self._takes_any = not parameters or any_number in [p.kind for p in parameters]
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._names = [p.name for p in parameters if p.kind in kinds]
         self.static_numbers, self.static_names = self._both("static", given)
@@ -56,6 +60,26 @@ class Roles:
         elif names is None:
             all_names = {n for i, n in enumerate(self._names) if i in all_numbers}
         return frozenset(all_numbers), frozenset(all_names)
+
+    def positions(self, option: str, given: Any) -> frozenset[int]:
+        """Positions that an option names, counted from the first argument.
+
+        Raises:
+            TraceError: they are no positions, or the function has fewer arguments.
+        """
+        wanted: Any = tuple(given) if isinstance(given, Iterable) else (given,)
+        if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in wanted):
+            raise TraceError(
+                f"jit of {self.name!r} [{option}]: positions of arguments are required; got "
+                f"{given!r}. Give numbers, such as {option}=0."
+            )
+        outside = [n for n in wanted if not self._takes_any and not -self._count <= n < self._count]
+        if outside:
+            raise TraceError(
+                f"jit of {self.name!r} [{option}]: positions among its {self._count} arguments are "
+                f"required ({', '.join(self._names) or 'none'}); got {outside[0]}. Count from 0."
+            )
+        return frozenset(int(n) + self._count if n < 0 else int(n) for n in wanted)
 
     def split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

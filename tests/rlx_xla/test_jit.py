@@ -14,7 +14,7 @@ import pytest
 
 import rlx
 import rlx_xla
-from rlx.errors import RunError
+from rlx.errors import RunError, TraceError
 from rlx_xla._jax_compat.jaxpr import enable_x64
 
 
@@ -180,6 +180,42 @@ def test_params_stay_and_are_bound_again() -> None:
     assert len(fast.specializations()) == 1
     grads = jax.grad(lambda p: fast(p, x).sum())(params)
     chex.assert_trees_all_close(grads["b"], jnp.ones(5))
+
+
+def test_params_of_numpy_may_be_written_to() -> None:
+    fast = rlx_xla.jit(lambda x, p: x @ p, params=-1)
+    w, x = draw(3, 5), draw(3, seed=1)
+    for _ in range(3):
+        chex.assert_trees_all_close(fast(x, w), x @ w, rtol=1e-5)
+        w *= -2
+    assert len(fast.specializations()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "given", "message"),
+    [
+        (
+            lambda p, x: x, "p", "jit of '<lambda>' [params]: positions of arguments are required; "
+            "got 'p'. Give numbers, such as params=0.",
+        ),
+        (
+            lambda p, x: x, True, "jit of '<lambda>' [params]: positions of arguments are "
+            "required; got True. Give numbers, such as params=0.",
+        ),
+        (
+            lambda p, x: x, (0, 2), "jit of '<lambda>' [params]: positions among its 2 arguments "
+            "are required (p, x); got 2. Count from 0.",
+        ),
+        (
+            lambda p, x: x, -3, "jit of '<lambda>' [params]: positions among its 2 arguments are "
+            "required (p, x); got -3. Count from 0.",
+        ),
+    ],
+)  # fmt: skip
+def test_params_are_positions(fn: Any, given: Any, message: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        rlx_xla.jit(fn, params=given)
+    assert str(caught.value) == message
 
 
 def test_donation() -> None:
