@@ -4,8 +4,8 @@
 // Layout: row-major; x[b, h, w, c], w[kh, kw, c], y[b, h, w, c].
 // Numerics: 16-bit floats are widened to f32; sums in the order of the taps, rounded once. Zeros
 //   outside of the image are multiplied too, so that NaN and Inf of w come through.
-// Algorithm: vectors of channels; a few places at a time share what they load of the kernel, and where
-//   the kernel's width and its stride are usual ones, of x too. A band of rows is done for a few
+// Algorithm: vectors of channels; a few places at a time share what they load of the kernel, and
+//   where the kernel's width and its stride are usual ones, of x too. A band of rows is done for a few
 //   channels, which stay in the first-level cache.
 #ifndef RLX_KERNELS_DEPTHWISE_H_
 #define RLX_KERNELS_DEPTHWISE_H_

@@ -63,8 +63,8 @@ void DepthwisePlaces(const DepthwiseRows<T>& rows, const float* w, int64_t taps,
   }
 }
 
-// kVectors vectors of channels from c on, at `count` of kPlaces neighbouring places. A column of x is
-// loaded once, for all taps that meet it.
+// kVectors vectors of channels from c on, at `count` of kPlaces neighbouring places. A column of x
+// is loaded once, for all taps that meet it.
 template <int kAcross, int kStride, int kPlaces, int kVectors, typename T>
 void SlideBlock(const DepthwiseBand<T>& band, const int64_t* columns, const float* w, int64_t c,
                 int64_t count, T* y) {

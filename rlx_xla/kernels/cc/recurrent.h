@@ -5,7 +5,8 @@
 // Layout: x [B, S, I]; W_ih flat, by layer, then direction, each [G H, I]; W_hh [L D, G H, H];
 //   biases [L D, G H]; states [L D, B, H]; y [B, S, D H], forward, then backward.
 //   mask [B, S]: where it is false, the states of a sequence stay, and y is the hidden one.
-// Numerics: all in f32, exp and tanh to 2 ulp; results rounded once.
+// Numerics: all in f32, the functions of gates to 4 ulp; sums of at most kStretch terms at a time;
+//   results rounded once.
 // Algorithm: weights are turned once, into panels of columns that lie side by side. A piece of the
 //   batch goes through all steps: the inputs of a few steps are multiplied together, and each step
 //   multiplies the state; the gates stay in the cache.
@@ -62,6 +63,7 @@ struct RecurrentData {
 namespace recurrent {
 
 constexpr int64_t kSteps = 16;  // whose inputs are multiplied together
+constexpr int64_t kStretch = 64;  // terms of a sum that is taken in registers
 constexpr int64_t kPiece = 8;   // of a batch that goes through the steps together
 
 // One direction of one layer, in f32. Rows of the gates are [G, padded H].

@@ -5,22 +5,25 @@ namespace RLX_WIDE {
 
 constexpr int64_t kPanel = (RLX_WIDE_BYTES == 64 ? 4 : 2) * kW;
 
-// Panels of a weight [gates * hidden, depth]: each kPanel columns of [depth, gates * padded].
+// kW columns, from c on, of the panels of a weight [gates * hidden, depth]: each panel is kPanel
+// columns of [depth, gates * padded].
 template <typename T>
-void Panels(const T* w, int64_t gates, int64_t hidden, int64_t depth, float* out) {
+void PanelColumns(const T* w, int64_t gates, int64_t hidden, int64_t depth, int64_t c, float* out) {
   const int64_t padded = Padded(hidden);
-  const int64_t columns = gates * padded;
-  Scratch<float> turned(depth * columns);
-  for (int64_t g = 0; g < gates; ++g) {
-    WidenTurned(w + g * hidden * depth, depth, hidden, depth, turned.get() + g * padded, columns,
-                padded);
-  }
-  for (int64_t c = 0; c < columns; c += kPanel) {
-    const int64_t width = std::min(kPanel, columns - c);
-    for (int64_t d = 0; d < depth; ++d) {
-      std::memcpy(out, turned.get() + d * columns + c, width * sizeof(float));
-      out += width;
+  const int64_t panel = c / kPanel * kPanel;
+  const int64_t width = std::min(kPanel, gates * padded - panel);
+  const int64_t whole = std::min(kW, hidden - c % padded);
+  const T* from = w + (c / padded * hidden + c % padded) * depth;
+  float* to = out + panel * depth + c - panel;
+  for (int64_t d = 0; d < depth; d += kW) {
+    const int64_t count = std::min(kW, depth - d);
+    V rows[kW], turned[kW];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kW; ++i) {
+      rows[i] = i < whole ? LoadSome(from + i * depth + d, count) : V{};
     }
+    TurnV(rows, turned);
+    for (int64_t i = 0; i < count; ++i) StoreV(turned[i], to + (d + i) * width);
   }
 }
 
@@ -31,47 +34,181 @@ void GateRow(const T* bias, int64_t gates, int64_t hidden, float* out) {
   }
 }
 
-// c[rows, columns] += a b, where b lies in panels.
-inline void PanelProduct(Factor a, int64_t rows, int64_t depth, const float* panels,
-                         int64_t columns, float* c, int64_t c_stride) {
-  for (int64_t n = 0; n < columns; n += kPanel) {
-    const int64_t width = std::min(kPanel, columns - n);
-    Product<true>(a, rows, depth, panels + n * depth, width, width, c + n, c_stride);
+// c[kM rows, kN vectors] = from + a b; rows of `from` are from_stride apart.
+template <int kM, int kN>
+void PanelTile(Factor a, int64_t depth, const float* b, int64_t b_stride, const float* from,
+               int64_t from_stride, float* c, int64_t c_stride) {
+  V sums[kM][kN];
+#pragma GCC unroll 8
+  for (int m = 0; m < kM; ++m) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kN; ++n) sums[m][n] = V{};
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    V factor[kN];
+#pragma GCC unroll 4
+    for (int n = 0; n < kN; ++n) factor[n] = LoadV(b + k * b_stride + n * kW);
+#pragma GCC unroll 8
+    for (int m = 0; m < kM; ++m) {
+      const V value = Set(a.data[m * a.row + k]);
+#pragma GCC unroll 4
+      for (int n = 0; n < kN; ++n) sums[m][n] = MulAdd(value, factor[n], sums[m][n]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < kM; ++m) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kN; ++n) {
+      StoreV(LoadV(from + m * from_stride + n * kW) + sums[m][n], c + m * c_stride + n * kW);
+    }
   }
 }
 
-// One step of a cell for one row; `entering` holds all gates, or for a GRU those of the input, and
-// `kept` then those of the state.
-inline void Cell(RecurrentKind kind, int64_t padded, const float* entering, const float* kept,
+// The same for any rows, in tiles of nearly one size, at most kM.
+template <int kM, int kN>
+void PanelRows(Factor a, int64_t rows, int64_t depth, const float* b, int64_t b_stride,
+               const float* from, int64_t from_stride, float* c, int64_t c_stride) {
+  if constexpr (kM > 1) {
+    if (rows < kM) {
+      return PanelRows<kM - 1, kN>(a, rows, depth, b, b_stride, from, from_stride, c, c_stride);
+    }
+  }
+  for (int64_t tiles = (rows + kM - 1) / kM; tiles > 0; --tiles) {
+    const int64_t count = (rows + tiles - 1) / tiles;
+    if (count == kM) {
+      PanelTile<kM, kN>(a, depth, b, b_stride, from, from_stride, c, c_stride);
+    } else {
+      PanelRows<kM, kN>(a, count, depth, b, b_stride, from, from_stride, c, c_stride);
+    }
+    rows -= count;
+    a.data += count * a.row;
+    from += count * from_stride;
+    c += count * c_stride;
+  }
+}
+
+// c[rows, columns] = from + a b, where b lies in panels, and `from` is c or one row. Sums are taken
+// of stretches of the depth, for the sake of their last bits.
+inline void PanelProduct(Factor a, int64_t rows, int64_t depth, const float* panels,
+                         int64_t columns, const float* from, float* c, int64_t c_stride) {
+  constexpr int kMost = RLX_WIDE_BYTES == 64 ? 8 : 6;
+  for (int64_t n = 0; n < columns; n += kPanel) {
+    const int64_t width = std::min(kPanel, columns - n);
+    for (int64_t k = 0; k < depth; k += recurrent::kStretch) {
+      const int64_t some = std::min(recurrent::kStretch, depth - k);
+      const Factor part = {a.data + k, a.row, 1};
+      const float* b = panels + n * depth + k * width;
+      const bool begins = k == 0 && from != c;
+      const float* first = begins ? from + n : c + n;
+      const int64_t step = begins ? 0 : c_stride;
+      float* to = c + n;
+      if (RLX_WIDE_BYTES == 64 && width == kPanel && rows <= 6) {
+        PanelRows<6, kPanel / kW>(part, rows, some, b, width, first, step, to, c_stride);
+        continue;
+      }
+      int64_t done = 0;
+      for (; done + 2 * kW <= width; done += 2 * kW) {
+        PanelRows<kMost, 2>(part, rows, some, b + done, width, first + done, step, to + done,
+                            c_stride);
+      }
+      if (done == width) continue;
+      PanelRows<kMost, 1>(part, rows, some, b + done, width, first + done, step, to + done,
+                          c_stride);
+    }
+  }
+}
+
+// exp of numbers from -88 to 88, and of NaN.
+inline V CellExp(V x) {
+  const V kShift = Set(0x1.8p23f);  // adding it rounds to an integer, in the low bits
+  const V t = MulAdd(x, Set(0x1.715476p0f), kShift);
+  const V n = t - kShift;
+  V r = MulAdd(n, Set(-0x1.62e400p-1f), x);
+  r = MulAdd(n, Set(-0x1.7f7d1cp-20f), r);
+  V p = Set(0x1.6dbc68p-10f);
+  p = MulAdd(p, r, Set(0x1.124148p-7f));
+  p = MulAdd(p, r, Set(0x1.555454p-5f));
+  p = MulAdd(p, r, Set(0x1.555486p-3f));
+  p = MulAdd(p, r, Set(0.5f));
+  p = MulAdd(p, r * r, r) + 1.0f;
+  const U whole = reinterpret_cast<U>(t) - reinterpret_cast<U>(kShift);
+  return p * reinterpret_cast<V>((whole + 127) << 23);
+}
+
+// 1 / x of numbers that are at least 1; an estimate of 14 bits is made good where there is one.
+inline V Inverse(V x) {
+#if RLX_WIDE_BYTES == 64
+  const V about = _mm512_maskz_rcp14_ps(0xffff, x);
+  const V missing = MulAdd(-x, about, Set(1.0f));
+  return MulAdd(about, missing, about);
+#else
+  return 1.0f / x;
+#endif
+}
+
+// Logistic, with no result below e^-87.
+inline V Sigmoid(V x) {
+  V t = -x;
+  t = t > 87.0f ? Set(87.0f) : t;
+  t = t < -87.0f ? Set(-87.0f) : t;
+  return Inverse(1.0f + CellExp(t));
+}
+
+inline V CellTanh(V x) {
+  const V z = x * x;
+  V p = Set(-0x1.72fc48p-8f);
+  p = MulAdd(p, z, Set(0x1.518b16p-6f));
+  p = MulAdd(p, z, Set(-0x1.b8265cp-5f));
+  p = MulAdd(p, z, Set(0x1.11068ep-3f));
+  p = MulAdd(p, z, Set(-0x1.55553p-2f));
+  const V small = MulAdd(p * z, x, x);
+  const I sign = reinterpret_cast<I>(x) & std::numeric_limits<int32_t>::min();
+  const V size = reinterpret_cast<V>(reinterpret_cast<I>(x) ^ sign);
+  const V twice = size > 16.0f ? Set(32.0f) : size + size;
+  const V large = MulAdd(Inverse(CellExp(twice) + 1.0f), Set(-2.0f), Set(1.0f));
+  return size < 0.625f ? small : reinterpret_cast<V>(reinterpret_cast<I>(large) | sign);
+}
+
+// One step of a cell for one row; `entering` holds all gates, which an LSTM writes over, or for a
+// GRU those of the input, and `kept` then those of the state.
+inline void Cell(RecurrentKind kind, int64_t padded, float* entering, const float* kept,
                  float* hidden, float* cell) {
+  if (kind == RecurrentKind::kLstm) {
+    // Two loops: more of their chains, which are long, are under way at once.
+    for (int64_t j = 0; j < padded; j += kW) {
+      const V forget = Sigmoid(LoadV(entering + padded + j));
+      const V offered = CellTanh(LoadV(entering + 2 * padded + j));
+      const V taken = Sigmoid(LoadV(entering + j)) * offered;
+      StoreV(MulAdd(forget, LoadV(cell + j), taken), cell + j);
+      StoreV(Sigmoid(LoadV(entering + 3 * padded + j)), entering + 3 * padded + j);
+    }
+    for (int64_t j = 0; j < padded; j += kW) {
+      StoreV(LoadV(entering + 3 * padded + j) * CellTanh(LoadV(cell + j)), hidden + j);
+    }
+    return;
+  }
   for (int64_t j = 0; j < padded; j += kW) {
     const V first = LoadV(entering + j);
     switch (kind) {
       case RecurrentKind::kPlain:
-        StoreV(Tanh(first), hidden + j);
+        StoreV(CellTanh(first), hidden + j);
         break;
       case RecurrentKind::kRelu:
         StoreV(first < 0.0f ? V{} : first, hidden + j);
         break;
-      case RecurrentKind::kLstm: {
-        const V forget = Logistic(LoadV(entering + padded + j));
-        const V offered = Tanh(LoadV(entering + 2 * padded + j));
-        const V c = MulAdd(forget, LoadV(cell + j), Logistic(first) * offered);
-        StoreV(c, cell + j);
-        StoreV(Logistic(LoadV(entering + 3 * padded + j)) * Tanh(c), hidden + j);
+      case RecurrentKind::kLstm:
         break;
-      }
       case RecurrentKind::kGru: {
-        const V reset = Logistic(first + LoadV(kept + j));
-        const V keep = Logistic(LoadV(entering + padded + j) + LoadV(kept + padded + j));
+        const V reset = Sigmoid(first + LoadV(kept + j));
+        const V keep = Sigmoid(LoadV(entering + padded + j) + LoadV(kept + padded + j));
         const V offered =
-            Tanh(MulAdd(reset, LoadV(kept + 2 * padded + j), LoadV(entering + 2 * padded + j)));
+            CellTanh(MulAdd(reset, LoadV(kept + 2 * padded + j), LoadV(entering + 2 * padded + j)));
         StoreV(MulAdd(keep, LoadV(hidden + j), (1.0f - keep) * offered), hidden + j);
         break;
       }
       case RecurrentKind::kGruResetFirst: {
-        const V keep = Logistic(LoadV(entering + padded + j) + LoadV(kept + padded + j));
-        const V offered = Tanh(LoadV(entering + 2 * padded + j) + LoadV(kept + 2 * padded + j));
+        const V keep = Sigmoid(LoadV(entering + padded + j) + LoadV(kept + padded + j));
+        const V offered = CellTanh(LoadV(entering + 2 * padded + j) + LoadV(kept + 2 * padded + j));
         StoreV(MulAdd(keep, LoadV(hidden + j), (1.0f - keep) * offered), hidden + j);
         break;
       }
@@ -79,30 +216,27 @@ inline void Cell(RecurrentKind kind, int64_t padded, const float* entering, cons
   }
 }
 
-// The state's part of the gates of a GRU, for `count` rows; `now` are those of the input, and `reset`
-// is filled with r h where the state is reset first.
+// The state's part of the gates of a GRU, for `count` rows; `now` are those of the input, and
+// `reset` is filled with r h where the state is reset first.
 inline void KeptGates(const RecurrentShape& s, const recurrent::Direction& way, int64_t count,
                       const float* now, const float* hidden, float* reset, float* kept) {
   const int64_t padded = Padded(s.hidden);
   const int64_t columns = GatesOf(s.kind) * padded;
   const Factor states = {hidden, padded, 1};
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(kept + i * columns, way.hidden_bias, columns * sizeof(float));
-  }
   if (s.kind == RecurrentKind::kGru) {
-    return PanelProduct(states, count, s.hidden, way.kept, columns, kept, columns);
+    return PanelProduct(states, count, s.hidden, way.kept, columns, way.hidden_bias, kept, columns);
   }
   const int64_t early = 2 * padded;
-  PanelProduct(states, count, s.hidden, way.kept, early, kept, columns);
+  PanelProduct(states, count, s.hidden, way.kept, early, way.hidden_bias, kept, columns);
   for (int64_t i = 0; i < count; ++i) {
     const float* entering = now + i * recurrent::kSteps * columns;
     for (int64_t j = 0; j < padded; j += kW) {
-      const V gate = Logistic(LoadV(entering + j) + LoadV(kept + i * columns + j));
+      const V gate = Sigmoid(LoadV(entering + j) + LoadV(kept + i * columns + j));
       StoreV(gate * LoadV(hidden + i * padded + j), reset + i * padded + j);
     }
   }
   PanelProduct({reset, padded, 1}, count, s.hidden, way.kept + early * s.hidden, padded,
-               kept + early, columns);
+               way.hidden_bias + early, kept + early, columns);
 }
 
 // Sequences [begin, end) of a batch through all steps of one direction.
@@ -127,11 +261,14 @@ inline void Sequences(const RecurrentShape& s, const recurrent::Direction& way, 
     const int64_t first = way.backward ? s.steps - done - steps : done;
     for (int64_t i = 0; i < count; ++i) {
       float* rows = gates.get() + i * kSteps * columns;
-      for (int64_t t = 0; t < steps; ++t) {
-        std::memcpy(rows + t * columns, way.bias, columns * sizeof(float));
+      if (way.width == 0) {
+        for (int64_t t = 0; t < steps; ++t) {
+          std::memcpy(rows + t * columns, way.bias, columns * sizeof(float));
+        }
       }
       const float* x = way.x + ((begin + i) * s.steps + first) * way.width;
-      PanelProduct({x, way.width, 1}, steps, way.width, way.entering, columns, rows, columns);
+      PanelProduct({x, way.width, 1}, steps, way.width, way.entering, columns, way.bias, rows,
+                   columns);
     }
     for (int64_t step = 0; step < steps; ++step) {
       const int64_t t = way.backward ? steps - 1 - step : step;
@@ -139,7 +276,7 @@ inline void Sequences(const RecurrentShape& s, const recurrent::Direction& way, 
       if (gru) {
         KeptGates(s, way, count, now, hidden.get(), reset.get(), kept.get());
       } else {
-        PanelProduct({hidden.get(), padded, 1}, count, s.hidden, way.kept, columns, now,
+        PanelProduct({hidden.get(), padded, 1}, count, s.hidden, way.kept, columns, now, now,
                      kSteps * columns);
       }
       for (int64_t i = 0; i < count; ++i) {
@@ -204,36 +341,41 @@ void RecurrentLayers(const Pool& pool, const RecurrentShape& s, const RecurrentD
       if (layer + 1 == s.layers) y = data.y;
     }
     const int64_t first = layer * s.directions;
-    // A piece of work is a direction's weights; and then a piece of a direction's batch.
     const int64_t weights = gates * s.hidden;
-    ParallelFor(pool, s.directions, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t way = begin; way < end; ++way) {
-        const int64_t at = first + way;
-        Panels(w_ih + way * weights * width, gates, s.hidden, width,
-               entering.get() + way * columns * widest);
-        const int64_t apart = s.kind == RecurrentKind::kGruResetFirst ? 1 : 0;
-        const T* w_hh = data.w_hh + at * weights * s.hidden;
+    // A GRU that resets its state first multiplies its last gate apart.
+    const int64_t early = (s.kind == RecurrentKind::kGruResetFirst ? 2 : gates) * Padded(s.hidden);
+    const int64_t sets = columns / kW;
+    const int64_t grain = 16 * 1024 / (kW * (width + s.hidden)) + 1;
+    ParallelFor(pool, s.directions * sets, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t set = begin; set < end; ++set) {
+        const int64_t way = set / sets;
+        const int64_t c = set % sets * kW;
+        PanelColumns(w_ih + way * weights * width, gates, s.hidden, width, c,
+                     entering.get() + way * columns * widest);
+        const T* w_hh = data.w_hh + (first + way) * weights * s.hidden;
         float* panels = kept.get() + way * columns * s.hidden;
-        const int64_t early = gates - apart;
-        Panels(w_hh, early, s.hidden, s.hidden, panels);
-        if (apart > 0) {
-          Panels(w_hh + early * s.hidden * s.hidden, apart, s.hidden, s.hidden,
-                 panels + early * Padded(s.hidden) * s.hidden);
-        }
-        GateRow(data.bias + at * weights, gates, s.hidden, biases.get() + 2 * way * columns);
-        if (data.hidden_bias != nullptr) {
-          GateRow(data.hidden_bias + at * weights, gates, s.hidden,
-                  biases.get() + (2 * way + 1) * columns);
-        }
-        for (int64_t i = 0; i < states; ++i) {
-          const int64_t from = at * states + i;
-          hidden[way * states + i] =
-              data.first_hidden == nullptr ? 0 : ToFloat(data.first_hidden[from]);
-          cell[way * states + i] =
-              data.first_cell == nullptr ? 0 : ToFloat(data.first_cell[from]);
+        if (c < early) {
+          PanelColumns(w_hh, early / Padded(s.hidden), s.hidden, s.hidden, c, panels);
+        } else {
+          PanelColumns(w_hh + 2 * s.hidden * s.hidden, 1, s.hidden, s.hidden, c - early,
+                       panels + early * s.hidden);
         }
       }
     });
+    for (int64_t way = 0; way < s.directions; ++way) {
+      const int64_t at = first + way;
+      GateRow(data.bias + at * weights, gates, s.hidden, biases.get() + 2 * way * columns);
+      if (data.hidden_bias != nullptr) {
+        GateRow(data.hidden_bias + at * weights, gates, s.hidden,
+                biases.get() + (2 * way + 1) * columns);
+      }
+      for (int64_t i = 0; i < states; ++i) {
+        const int64_t from = at * states + i;
+        hidden[way * states + i] =
+            data.first_hidden == nullptr ? 0 : ToFloat(data.first_hidden[from]);
+        cell[way * states + i] = data.first_cell == nullptr ? 0 : ToFloat(data.first_cell[from]);
+      }
+    }
     const int64_t pieces =
         std::max<int64_t>(1, std::min(s.batch, std::max((s.batch + recurrent::kPiece - 1) /
                                                             recurrent::kPiece,

@@ -196,6 +196,38 @@ inline void Narrow<float>(const float* in, int64_t n, float* out) {
   std::memcpy(out, in, n * sizeof(float));
 }
 
+// Turns a block of kW rows and kW columns.
+inline void TurnV(const V* rows, V* columns) {
+#if RLX_WIDE_BYTES == 64
+  __m512 a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_maskz_unpacklo_ps(0xffff, rows[i], rows[i + 1]);
+    a[i + 1] = _mm512_maskz_unpackhi_ps(0xffff, rows[i], rows[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {  // b[i + j]: column 4 l + j of rows i to i + 3, in part l
+    b[i] = _mm512_maskz_shuffle_ps(0xffff, a[i], a[i + 2], 0x44);
+    b[i + 1] = _mm512_maskz_shuffle_ps(0xffff, a[i], a[i + 2], 0xee);
+    b[i + 2] = _mm512_maskz_shuffle_ps(0xffff, a[i + 1], a[i + 3], 0x44);
+    b[i + 3] = _mm512_maskz_shuffle_ps(0xffff, a[i + 1], a[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const __m512 low = _mm512_maskz_shuffle_f32x4(0xffff, b[j], b[4 + j], 0x88);
+    const __m512 high = _mm512_maskz_shuffle_f32x4(0xffff, b[j], b[4 + j], 0xdd);
+    const __m512 other_low = _mm512_maskz_shuffle_f32x4(0xffff, b[8 + j], b[12 + j], 0x88);
+    const __m512 other_high = _mm512_maskz_shuffle_f32x4(0xffff, b[8 + j], b[12 + j], 0xdd);
+    columns[j] = _mm512_maskz_shuffle_f32x4(0xffff, low, other_low, 0x88);
+    columns[4 + j] = _mm512_maskz_shuffle_f32x4(0xffff, high, other_high, 0x88);
+    columns[8 + j] = _mm512_maskz_shuffle_f32x4(0xffff, low, other_low, 0xdd);
+    columns[12 + j] = _mm512_maskz_shuffle_f32x4(0xffff, high, other_high, 0xdd);
+  }
+#else
+  Turn8(rows, columns);
+#endif
+}
+
 // out[d * out_stride + r] = in[r * in_stride + d], and zeros from `rows` to `filled`, a multiple
 // of 8.
 template <typename T>

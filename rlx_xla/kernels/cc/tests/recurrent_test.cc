@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <vector>
 
 #include "recurrent_scan.h"
@@ -99,7 +100,8 @@ void TestDelta(const Pool& pool, const rlx::DeltaShape& s, bool carried) {
 double Logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
 template <typename T, typename Pool>
-void TestNetwork(const Pool& pool, const rlx::RecurrentShape& s, bool carried, bool masked = false) {
+void TestNetwork(const Pool& pool, const rlx::RecurrentShape& s, bool carried,
+                 bool masked = false) {
   using rlx::RecurrentKind;
   const int64_t hidden = s.hidden;
   const int64_t gates = rlx::GatesOf(s.kind) * hidden;
@@ -120,7 +122,8 @@ void TestNetwork(const Pool& pool, const rlx::RecurrentShape& s, bool carried, b
   data.w_hh = w_hh.get();
   data.bias = bias.get();
   data.y = y.get();
-  if (s.kind == RecurrentKind::kGru) data.hidden_bias = hidden_bias.get();
+  const bool resets_first = s.kind == RecurrentKind::kGruResetFirst;
+  if (rlx::IsGru(s.kind)) data.hidden_bias = hidden_bias.get();
   auto mask = Exactly<uint8_t>(s.batch * s.steps);
   for (int64_t i = 0; i < s.batch * s.steps; ++i) mask[i] = !masked || i % 3 != 1;
   if (masked) data.mask = mask.get();
@@ -152,11 +155,14 @@ void TestNetwork(const Pool& pool, const rlx::RecurrentShape& s, bool carried, b
               in[r] += entering[(b * s.steps + t) * width + d] *
                        rlx::ToFloat(w_ih[offset + r * width + d]);
             }
-            if (s.kind == RecurrentKind::kGru) kept[r] = rlx::ToFloat(hidden_bias[at * gates + r]);
+            if (rlx::IsGru(s.kind)) kept[r] = rlx::ToFloat(hidden_bias[at * gates + r]);
             for (int64_t d = 0; d < hidden; ++d) {
-              kept[r] += h[d] * rlx::ToFloat(w_hh[(at * gates + r) * hidden + d]);
+              const bool reset = resets_first && r >= 2 * hidden;
+              const double state = reset ? Logistic(in[d] + kept[d]) * h[d] : h[d];
+              kept[r] += state * rlx::ToFloat(w_hh[(at * gates + r) * hidden + d]);
             }
           }
+          std::vector<double> after(h);
           const bool goes = mask[b * s.steps + t];
           for (int64_t j = 0; j < hidden; ++j) {
             if (!goes) {
@@ -178,7 +184,13 @@ void TestNetwork(const Pool& pool, const rlx::RecurrentShape& s, bool carried, b
                 h[j] = (1 - keep) * offered + keep * h[j];
                 break;
               }
+              case RecurrentKind::kGruResetFirst: {
+                const double keep = Logistic(gate(1));
+                after[j] = (1 - keep) * std::tanh(gate(2)) + keep * h[j];
+                break;
+              }
             }
+            if (resets_first) h[j] = after[j];
             leaving[(b * s.steps + t) * out_width + way * hidden + j] = h[j];
           }
         }
@@ -211,14 +223,58 @@ void TestAll() {
     }
   }
   TestDelta<T>(alone, {1, 0, 1, 3, false}, true);
-  for (int64_t kind = 0; kind < 4; ++kind) {
+  for (int64_t kind = 0; kind < 5; ++kind) {
     const auto named = static_cast<rlx::RecurrentKind>(kind);
     for (int64_t hidden : {1, 15, 17, 33}) {
       TestNetwork<T>(alone, {named, 3, 5, 7, hidden, 1, 1}, false);
       TestNetwork<T>(pool, {named, 10, 19, 3, hidden, 3, 2}, true, hidden > 15);
     }
+    TestNetwork<T>(alone, {named, 7, 3, 70, 130, 1, 1}, true);  // several stretches and panels
     TestNetwork<T>(alone, {named, 2, 0, 3, 4, 2, 1}, true);
     TestNetwork<T>(alone, {named, 1, 17, 0, 4, 1, 2}, false);
+  }
+}
+
+// The functions of cells, to 4 ulp: of one unit, whose input is its gate.
+void TestFunctions() {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> x = {infinity, -infinity, nan,    0.0f,  -0.0f,
+                          1e-30f,   89.0f,     -89.0f, 1e30f, -1e30f};
+  for (int i = 0; i < 4000; ++i) {
+    x.push_back(Uniform() * 2 * std::exp2(static_cast<float>(NextRandom() % 34) - 26));
+  }
+  const auto count = static_cast<int64_t>(x.size());
+  const float one = 1, zero = 0;
+  std::vector<float> y(count);
+  rlx::RecurrentData<float> data = {};
+  data.x = x.data();
+  data.w_ih = &one;
+  data.w_hh = &zero;
+  data.bias = &zero;
+  data.y = y.data();
+  const rlx::testing::FullPool pool;
+  rlx::Recurrent(pool, {rlx::RecurrentKind::kPlain, count, 1, 1, 1, 1, 1}, data);
+  for (int64_t i = 0; i < count; ++i) {
+    const double wanted = std::tanh(double{x[i]});
+    CHECK(wanted != wanted ? y[i] != y[i] : std::fabs(y[i] - wanted) <= 2.4e-7 * std::fabs(wanted));
+  }
+  // An LSTM that keeps as much of a cell of 1 as its second gate says, and takes nothing.
+  const float weights[4] = {0, 1, 0, 0}, kept[4] = {0, 0, 0, 0}, bias[4] = {-500, 0, 0, 0};
+  std::vector<float> ones(count, 1.0f), h0(count), h1(count), cell(count);
+  data.w_ih = weights;
+  data.w_hh = kept;
+  data.bias = bias;
+  data.first_hidden = h0.data();
+  data.first_cell = ones.data();
+  data.last_hidden = h1.data();
+  data.last_cell = cell.data();
+  for (float& v : x) v = std::isinf(v) ? std::copysign(200.0f, v) : v;  // 0 * inf is NaN
+  rlx::Recurrent(pool, {rlx::RecurrentKind::kLstm, count, 1, 1, 1, 1, 1}, data);
+  for (int64_t i = 0; i < count; ++i) {
+    const double wanted = Logistic(x[i]);
+    CHECK(wanted != wanted ? cell[i] != cell[i]
+                           : std::fabs(cell[i] - wanted) <= 2.4e-7 * wanted + 2e-38);
   }
 }
 
@@ -229,6 +285,7 @@ int main() {
 #if defined(RLX_HAS_WIDE512)
     rlx::matmul::allow_avx512 = wide;
 #endif
+    TestFunctions();
     TestAll<float>();
     TestAll<rlx::Bf16>();
     TestAll<rlx::F16>();
