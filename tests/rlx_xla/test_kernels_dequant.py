@@ -29,6 +29,9 @@ GRIDS = ("gguf_iq1s", "gguf_iq1m", "gguf_iq2xxs", "gguf_iq2xs", "gguf_iq2s", "gg
          "gguf_iq3s", "gguf_tq1_0")  # fmt: skip
 """Schemes that have no encoder here: their blocks are drawn."""
 
+DRAWN = ("gguf_iq4nl", "gguf_mxfp4")
+"""The same, of one scale for 32 numbers."""
+
 
 @pytest.fixture(autouse=True)
 def _library() -> None:
@@ -98,6 +101,59 @@ def test_rows_of_mlx(bits: int, rng: np.random.Generator) -> None:
         assert choice.implementation == "dequant_matmul.cpu.ffi"
         most = np.abs(x) @ (np.abs(numbers.T) + 1)  # a code's product with its scale may be larger
         assert (np.abs(found - x @ numbers.T) <= 1e-6 * most).all()
+
+
+@pytest.mark.parametrize("name", [*(n for n in NAMES if n.startswith(("gguf", "mlx"))), *DRAWN])
+def test_rows_of_numbers_that_differ_widely(name: str, rng: np.random.Generator) -> None:
+    """Numbers that dwarf their neighbours, tiny ones and zeros lose nothing; the rest is f32's."""
+    scheme = QuantScheme.parse(name)
+    w = rng.normal(size=(37, 2048)).astype(np.float32)
+    w[:, 70] = 0.0  # where x is large
+    if name in DRAWN:
+        tensors = (gguf_rows(rng, scheme, 37, 2048),)
+    else:
+        tensors = tuple(t for t in pack(scheme, w) if t is not None)
+    numbers = unpack(scheme, *tensors, size=2048).astype(np.float64)
+    for rows in (1, int(rng.integers(2, 17))):
+        x = rng.normal(size=(rows, 2048)).astype(np.float32)
+        x[:, 64:96] *= 2.0**-10
+        x[:, 70] = 3e6
+        x[:, 128:160] *= 2.0**-95
+        x[:, 160:192] = 0.0
+        compiled = rlx.Session("cpu").compile(_graph(name, x, tensors))
+        compiled.set_params(dict(zip(("weight", "scale", "zero"), tensors, strict=False)))
+        (found,) = compiled.run({"x": x})
+        # A code may be larger than its number, from which something is taken away.
+        most = np.abs(x) @ np.abs(numbers.T) + np.abs(x).sum(-1, keepdims=True) * np.abs(
+            numbers
+        ).max(-1)
+        assert (np.abs(found - x @ numbers.T) <= 2e-7 * most).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["gguf_q4_0", "gguf_q8_0", "gguf_q4k", "gguf_q6k", "mlx_affine/4/64"]
+)
+def test_rows_of_numbers_that_are_not_finite(name: str, rng: np.random.Generator) -> None:
+    """Where the interpreter has NaN and infinities, and nowhere else."""
+    scheme = QuantScheme.parse(name)
+    tensors = tuple(
+        t for t in pack(scheme, rng.normal(size=(37, 768)).astype(np.float32)) if t is not None
+    )
+    x = rng.normal(size=(3, 768)).astype(np.float32)
+    x[0, rng.integers(768)] = rng.choice([np.inf, -np.inf])
+    x[2, rng.integers(768)] = np.nan
+    graph = _graph(name, x, tensors)
+    params = dict(zip(("weight", "scale", "zero"), tensors, strict=False))
+    compiled = rlx.Session("cpu").compile(graph)
+    compiled.set_params(params)
+    (found,) = compiled.run({"x": x})
+    with np.errstate(invalid="ignore"):
+        (wanted,) = rlx.interpret(graph, {"x": x}, params=params)
+    assert np.isfinite(found[1]).all()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_array_equal(
+        np.isinf(found) * np.sign(found), np.isinf(wanted) * np.sign(wanted)
+    )
 
 
 def test_a_scale_that_is_not_finite(rng: np.random.Generator) -> None:
