@@ -56,6 +56,12 @@ CONVOLUTIONS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...
         {"padding": ((5, 1),), "window_strides": (3,), "feature_group_count": 19},
     ),
     ((1, 2, 13, 12), (2, 1, 12, 11), {"feature_group_count": 2}),
+    ((1, 50, 9, 17), (50, 1, 7, 7), {"padding": ((3, 3), (3, 3)), "feature_group_count": 50}),
+    (
+        (2, 33, 8, 23),
+        (33, 1, 5, 5),
+        {"padding": ((2, 2), (1, 2)), "window_strides": (2, 2), "feature_group_count": 33},
+    ),
     ((0, 2, 5, 5), (3, 2, 3, 3), {}),
     ((1, 2, 2, 2), (3, 2, 3, 3), {}),
     ((2, 3, 65), (5, 3, 4), {"window_strides": (3,), "padding": ((2, 1),)}),
@@ -64,6 +70,9 @@ CONVOLUTIONS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...
     ((1, 256, 7, 7), (512, 256, 3, 3), {"padding": ((1, 1), (1, 1))}),
     ((2, 8, 14, 14), (64, 8, 1, 1), {}),
     ((1, 300, 7, 7), (70, 300, 1, 1), {}),
+    # One image of few places, of which some are left of whole vectors.
+    ((1, 120, 5, 7), (66, 60, 3, 3), {"padding": ((1, 1), (2, 0)), "feature_group_count": 2}),
+    ((1, 80, 6, 6), (70, 40, 2, 5), {"padding": ((1, 1), (2, 2)), "feature_group_count": 2}),
     ((2, 134, 5, 7), (66, 67, 1, 1), {"feature_group_count": 2}),
     ((1, 64, 20, 20), (64, 64, 3, 3), {}),  # gains nothing
     ((1, 2, 4, 4, 4), (2, 2, 2, 2, 2), {}),  # too many axes
@@ -101,6 +110,14 @@ def convolutions(rng: np.random.Generator) -> Iterator[Sample]:
     x[0, 1, 2, 3], x[0, 5, 5, 20], w[0, 0, 0, 7], w[2, 1, 0, 19] = np.nan, np.inf, -np.inf, np.nan
     op = general(4, **NHWC, padding=((1, 1),) * 2, feature_group_count=21)
     yield Sample(op, (x, w), "infinities of channels", tolerance=bound)
+    # At the corners a tap lies outside of the image, and its weight is not finite.
+    for last in (False, True):
+        shapes = ((1, 2, 2, 64), (3, 3, 64, 13)) if last else ((1, 64, 2, 2), (13, 64, 3, 3))
+        x, w = (draw(rng, DType.F32, shape) for shape in shapes)
+        w[0, 0, 5, 3] = np.inf
+        op = general(4, **(NHWC if last else {}), padding=((1, 1),) * 2)
+        bound = Tolerance(atol=1e-3, rtol=1e-5)
+        yield Sample(op, (x, w), f"infinities of taps, {last}", tolerance=bound)
 
 
 WINDOWS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Any], ...] = (
@@ -108,6 +125,7 @@ WINDOWS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Any], ..
     ((1, 17, 19, 8), (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0))),
     ((2, 3, 30, 31), (1, 1, 3, 3), (1, 1, 2, 2), ((0, 0), (0, 0), (1, 0), (0, 1))),
     ((2, 3, 20, 33), (1, 1, 5, 2), (1, 1, 1, 3), ((0, 0), (0, 0), (2, 2), (1, 3))),
+    ((1, 2, 9, 75), (1, 1, 3, 4), (1, 1, 2, 2), ((0, 0), (0, 0), (1, 1), (-1, 3))),
     ((1, 12, 13, 70), (1, 3, 3, 1), (1, 1, 1, 1), ((0, 0), (-1, 2), (2, -1), (0, 0))),
     ((3, 40, 65), (1, 1, 7), (1, 1, 1), ((0, 0), (0, 0), (3, 3))),
     ((40, 65), (5, 2), (3, 1), ((0, 0), (0, 0))),

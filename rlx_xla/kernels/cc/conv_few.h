@@ -4,10 +4,10 @@
 // Layout: as in conv.h, channels first.
 // Numerics: sums are f32 and fused, of at most kFewDepth terms at a time. Zeros outside of an image
 //   are multiplied too.
-// Algorithm: the kernel is as large as all else together, and is read once, where it lies: its rows
-//   are the rows of conv_rows.h. A tap meets all places at one distance, so that a panel of
-//   windows is loads of the image under a mask. Places that do not fill a vector are left out of
-//   the panel: their sums are taken along the terms, in vectors of these.
+// Algorithm: the kernel is larger than all else, and is read once, where it lies: its rows are the
+//   rows of conv_rows.h, each in one piece for many terms. A tap meets all places at one distance,
+//   so that a panel of windows is loads of the image under a mask. Places that do not fill a
+//   vector are left out of the panel: their sums are taken along the terms, in vectors of these.
 #ifndef RLX_KERNELS_CONV_FEW_H_
 #define RLX_KERNELS_CONV_FEW_H_
 
@@ -23,9 +23,10 @@
 
 namespace rlx {
 
-constexpr int64_t kFewPlaces = 64;  // the most that are few
-constexpr int64_t kFewLeft = 4;     // places that may be left of whole vectors
-constexpr int64_t kFewDepth = 128;  // terms of a panel, which stays in the first-level cache
+constexpr int64_t kFewPlaces = 64;   // the most that are few
+constexpr int64_t kFewLeft = 4;      // places that may be left of whole vectors
+constexpr int64_t kFewTerms = 1024;  // of a panel, which stays in the second-level cache
+constexpr int64_t kFewDepth = 256;   // terms of a sum that is taken in registers
 
 }  // namespace rlx
 

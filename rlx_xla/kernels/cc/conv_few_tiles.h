@@ -114,6 +114,18 @@ void LeftRows(int64_t rows, const float* w, int64_t row, const float* x, int64_t
   if constexpr (kM > 1) LeftRows<kM / 2>(rows, w, row, x, depth, acc, acc_step);
 }
 
+// One tile of rows and of one to kRowVectors vectors of places.
+inline void OneFewTile(int64_t vectors, int64_t rows, const RowStretch& s, RowPanel panel) {
+  switch (vectors) {
+    case 1: OneTile<12, 1, false>(rows, s, panel); break;
+#if RLX_WIDE_BYTES == 64
+    case 2: OneTile<12, 2, false>(rows, s, panel); break;
+    case 3: OneTile<8, 3, false>(rows, s, panel); break;
+#endif
+    default: OneTile<kRowSums / kRowVectors, kRowVectors, false>(rows, s, panel); break;
+  }
+}
+
 // Output channels [first, last) of one group.
 template <typename Shape, typename T>
 void ConvolveFew(const Shape& s, int64_t depth, const float* x, const float* w, int64_t first,
@@ -134,23 +146,20 @@ void ConvolveFew(const Shape& s, int64_t depth, const float* x, const float* w, 
     const int64_t tile = std::min<int64_t>(12, kRowSums / std::min(kMost, windows->vectors()));
     for (int64_t r = 0; r < rows; r += tile) {
       const int64_t count = std::min(tile, rows - r);
-      for (int64_t n = 0; n < windows->vectors(); n += kMost) {
-        for (int64_t i = 0; i < count; ++i) to[i] = acc.get() + (r + i) * step + n * kW;
-        const RowStretch stretch = {row.get() + r, to.get(), 1, 0, begin, end - begin, false};
-        const RowPanel panel = {windows->panel() + n * kW, width};
-        switch (std::min(kMost, windows->vectors() - n)) {
-          case 1: OneTile<12, 1, false>(count, stretch, panel); break;
-#if RLX_WIDE_BYTES == 64
-          case 2: OneTile<12, 2, false>(count, stretch, panel); break;
-          case 3: OneTile<8, 3, false>(count, stretch, panel); break;
-#endif
-          default: OneTile<kRowSums / kMost, kMost, false>(count, stretch, panel); break;
+      for (int64_t part = begin; part < end; part += kFewDepth) {
+        const int64_t some = std::min(kFewDepth, end - part);
+        const float* panel = windows->panel() + (part - begin) * width;
+        for (int64_t n = 0; n < windows->vectors(); n += kMost) {
+          for (int64_t i = 0; i < count; ++i) to[i] = acc.get() + (r + i) * step + n * kW;
+          const RowStretch stretch = {row.get() + r, to.get(), 1, 0, part, some, false};
+          OneFewTile(std::min(kMost, windows->vectors() - n), count, stretch,
+                     {panel + n * kW, width});
         }
-      }
-      // While these rows are in the first-level cache.
-      for (int64_t c = 0; c < windows->rest(); ++c) {
-        LeftRows<8>(count, row[r] + begin, terms, windows->left(c), end - begin,
-                    acc.get() + r * step + width + c * kW, step);
+        // While these rows are in the first-level cache.
+        for (int64_t c = 0; c < windows->rest(); ++c) {
+          LeftRows<8>(count, row[r] + part, terms, windows->left(c) + part - begin, some,
+                      acc.get() + r * step + width + c * kW, step);
+        }
       }
     }
   }
@@ -169,7 +178,7 @@ template <typename Shape, typename T>
 void FewPieces(const Shape& s, int64_t block, const float* x, const float* w, int64_t begin,
                int64_t end, T* y) {
   const int64_t blocks = (s.outputs() + block - 1) / block;
-  const int64_t depth = std::min(kFewDepth, s.features() * s.taps());
+  const int64_t depth = std::min(kFewTerms, s.features() * s.taps());
   FewWindows<Shape> windows(s, depth);
   for (int64_t at = begin; at < end; ++at) {
     const int64_t group = at / blocks;

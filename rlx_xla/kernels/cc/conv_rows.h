@@ -73,8 +73,8 @@ struct RowTable {
   Scratch<float> copied;
 };
 
-// Rows of a panel, `stride` apart.
-struct RowSource {
+// A factor whose rows are panels of columns: element (k, c) is data[k * stride + c].
+struct RowPanel {
   const float* data;
   int64_t stride;
 };
@@ -220,7 +220,7 @@ struct PlacesTimesKernel {
     wide256::TurnWeights(from, terms, columns, channels, s.taps(), width, to);
   }
 
-  RowSource Source(int64_t group, int64_t column, int64_t columns, int64_t width, int64_t tap,
+  RowPanel Source(int64_t group, int64_t column, int64_t columns, int64_t width, int64_t tap,
                    int64_t skip, int64_t early, int64_t late, const float* prepared) const {
     if (!s.channels_last) return {prepared + (tap * (late - early) + skip - early) * width, width};
     const int64_t row = tap * Depth() + skip;
@@ -299,7 +299,7 @@ struct KernelTimesPlaces {
     if (columns == width) return;
     conv::PadPanel(Image(problem, column), s.places(), s.features(), columns, width, to);
   }
-  RowSource Source(int64_t problem, int64_t column, int64_t columns, int64_t width, int64_t,
+  RowPanel Source(int64_t problem, int64_t column, int64_t columns, int64_t width, int64_t,
                    int64_t skip, int64_t, int64_t, const float* prepared) const {
     if (columns < width) return {prepared + skip * width, width};
     return {Image(problem, column) + skip * s.places(), s.places()};

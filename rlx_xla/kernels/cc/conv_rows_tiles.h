@@ -7,12 +7,6 @@ namespace RLX_WIDE {
 constexpr int64_t kRowVectors = RLX_WIDE_BYTES == 64 ? 4 : 2;  // of a panel, at most
 constexpr int64_t kRowSums = RLX_WIDE_BYTES == 64 ? 24 : 12;
 
-// A factor whose rows are panels of columns: element (k, c) is data[k * stride + c].
-struct RowPanel {
-  const float* data;
-  int64_t stride;
-};
-
 // What is multiplied of some rows: numbers [skip, skip + depth) of what each of some taps meets, of
 // which the rows are `step` apart; and where sums lie.
 struct RowStretch {
@@ -258,9 +252,9 @@ void ConvolveRows(const Problem& problem, const RowPieces& pieces, int64_t begin
         const int64_t inside = table.together > 1 ? rows : table.inside[tap];
         for (s.skip = early; s.skip < late; s.skip += s.depth) {
           s.depth = table.together > 1 ? depth : std::min(kRowDepth, late - s.skip);
-          const RowSource w = problem.Source(piece.problem, column, columns, width, tap, s.skip,
+          const RowPanel w = problem.Source(piece.problem, column, columns, width, tap, s.skip,
                                              early, late, prepared.get());
-          MultiplyRows(width / kW, inside, rows, s, {w.data, w.stride});
+          MultiplyRows(width / kW, inside, rows, s, w);
           s.first = false;
         }
       }
