@@ -12,7 +12,7 @@ import optax
 from jax import lax
 
 from tests.rlx_xla.recognize_layers import FIRST, IMAGE, LABELS, C, V, X
-from tests.rlx_xla.recognize_ways import Way, bools, ints
+from tests.rlx_xla.recognize_ways import Way, bools, ints, rms_norm
 
 
 def rms_norm_by_power(x: Any, gamma: Any) -> Any:
@@ -152,6 +152,14 @@ def _mlp() -> Any:
 LOSS = {"cross_entropy": 1}
 WAYS = [
     Way("rms_norm by a power", rms_norm_by_power, (X, V), {"rms_norm": 1}),
+    Way("rms_norm of a gated value", lambda x, z, g: rms_norm(x * jax.nn.silu(z), g), (X, X, V),
+        {"rms_norm": 1, "silu": 1}, hostile=False),
+    Way("rms_norm of a gated value, bf16", lambda x, z, g: rms_norm(
+        (x * z).astype(jnp.float32), g.astype(jnp.float32)).astype(x.dtype), (X, X, V),
+        {"rms_norm": 1}, jnp.bfloat16, hostile=False),
+    Way("rms_norm of scaled rows", lambda x, g: rms_norm(x * 4.0, 1 + g), (X, V), {"rms_norm": 1}),
+    Way("rms_norm of a quotient", lambda x, y, g: rms_norm(x / y, g), (X, X, V), {"rms_norm": 1},
+        hostile=False),
     Way("rms_norm by a sum", rms_norm_by_sum, (X, V), {"rms_norm": 1}, hostile=False),
     Way("rms_norm by einsum", rms_norm_by_einsum, (X, V), {"rms_norm": 1}),
     Way("rms_norm of Gemma, bf16", rms_norm_of_gemma, (X, V), {"rms_norm": 1}, jnp.bfloat16),

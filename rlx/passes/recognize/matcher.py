@@ -431,23 +431,26 @@ class Search:
                     return 1.0, view.operand(1 - index)
         return None
 
-    def factors(self, view: View, *, inverse: bool = False) -> list[tuple[View, bool]]:
-        """The factors of a product but for 1, each with whether it divides; through layouts."""
-        known = self._factors.get((view, inverse))
+    def factors(
+        self, view: View, *, inverse: bool = False, whole: Value | None = None
+    ) -> list[tuple[View, bool]]:
+        """The factors of a product but for 1, each with whether it divides; one may stay whole."""
+        known = self._factors.get((view, inverse)) if whole is None else None
         if known is not None:
             return known
         found: list[tuple[View, bool]] = []
         pending = [(view, inverse)]
         while pending:
             current, below = pending.pop()
-            split = self._split(current) if len(found) + len(pending) < MAX_FACTORS else None
+            apart = whole is None or self.behind(current.value) is not whole
+            apart = apart and len(found) + len(pending) < MAX_FACTORS
+            split = self._split(current) if apart else None
             if split is None and self.number(current.value) != 1:
                 found.append((current, below))
-            elif split is None:
-                continue
-            else:
+            elif split is not None:
                 pending.extend((part, below != flipped) for part, flipped in reversed(split))
-        self._factors[view, inverse] = found
+        if whole is None:
+            self._factors[view, inverse] = found
         return found
 
     def _split(self, view: View) -> list[tuple[View, bool]] | None:

@@ -136,17 +136,37 @@ def normal_of(search: Search, view: View, node: Node) -> Normal | None:
     if view.value not in search.once(scaled):
         return None
     factors = search.factors(view)
-    if len(factors) < 2:
-        return None
-    for number, (factor, below) in enumerate(factors):
+    found = _of_factors(search, factors, view, node)
+    if found is None or isinstance(found, Normal):
+        return found
+    # What is normalised may be a product itself, as of a gate: it is one factor then.
+    return _whole(search, found, view, node)
+
+
+def _of_factors(
+    search: Search, factors: list[tuple[View, bool]], view: View, node: Node
+) -> Normal | tuple[View, float] | None:
+    """What factors normalise; the variance and eps alone where that is none of them."""
+    for number, (factor, below) in enumerate(factors if len(factors) > 1 else ()):
         scale = scale_of(search, factor, below)
         if scale is None:
             continue
         rest = factors[:number] + factors[number + 1 :]
         if any(divides for _, divides in rest):
-            return None
-        return _normal(search, scale, [part for part, _ in rest], view.value.shape, node)
+            return scale
+        parts = [part for part, _ in rest]
+        return _normal(search, scale, parts, view.value.shape, node) or scale
     return None
+
+
+def _whole(search: Search, scale: tuple[View, float], view: View, node: Node) -> Normal | None:
+    """What a product normalises where the factor with that mean square is a product."""
+    squares = search.reduced_view(scale[0], view.value.shape)
+    squared = None if squares is None else _square_of(search, squares.source)
+    if squared is None or not isinstance(squared.node.op, Mul | Div):
+        return None
+    found = _of_factors(search, search.factors(view, whole=squared), view, node)
+    return found if isinstance(found, Normal) else None
 
 
 def _normal(
