@@ -28,7 +28,7 @@ from rlx.options.compile import CompileOptions
 from rlx.options.devices import DevicePolicy as DevicePolicy
 from rlx.passes.bind_dims import bind
 from rlx.passes.legalize import Legalization
-from rlx.session import Session, TracedFunction, mir_of
+from rlx.session import Session, TracedFunction, mir_of, traced_at
 from rlx.signature import flat_signature
 
 Program: TypeAlias = "Graph | Module | TracedFunction"
@@ -154,7 +154,8 @@ def _decided(
     graph: Program, device: str, options: CompileOptions | None, *, passes: bool
 ) -> tuple[Compiler, Legalization]:
     chosen = CompileOptions() if options is None else options
-    mir = mir_of("devices", graph)
+    traced, chosen = traced_at(graph, chosen)
+    mir = mir_of("devices", traced)
     if chosen.dim_binding:
         mir = bind(mir, chosen.dim_binding)
     compiler = Compiler(backend_for(device), mir, flat_signature(mir), chosen)

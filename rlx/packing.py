@@ -10,8 +10,8 @@ import fnmatch
 import html
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, cast, final
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, cast, final, runtime_checkable
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from rlx.passes.pack_weights import (
 from rlx.quant import QuantScheme, all_schemes, pack, unpack
 from rlx.quant.native import KINDS, native_parts, take_apart
 from rlx.signature import Signature
+from rlx.template import AbstractTemplate
 
 if TYPE_CHECKING:
     from rlx.session import TracedFunction
@@ -98,6 +99,7 @@ class Quantized:
         params: param name → array.
         weights: what became of each weight.
         scheme: of the packed ones.
+        template: traces and packs again for given sizes; None where there are no symbols.
     """
 
     graph: Graph
@@ -105,6 +107,7 @@ class Quantized:
     params: Mapping[str, Any]
     weights: tuple[QuantizedWeight, ...]
     scheme: QuantScheme
+    template: AbstractTemplate | None = field(default=None, repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -223,23 +226,76 @@ def quantize(
             f"quantize [where]: a pattern of matmul weights is required ({listing}); got "
             f"{where!r}.{hint}"
         )
-    made: dict[Value, Packed] = {}
-    params = dict(traced.params)
-    table: list[QuantizedWeight] = []
-    for weight in wanted:
-        name = weight.param.name
-        line, arrays = _pack(weight, params[name], chosen)
-        table.append(line)
-        if line.kept:
-            continue
-        del params[name]
-        named = {f"{name}/{part}": a for part, a in zip(PARTS, arrays, strict=False)}
-        params |= named
-        tensors = tuple(_param(key, array) for key, array in named.items())
-        made[weight.param] = Packed(weight, chosen, tensors, rounded=inputs == "int8")
-    packed = replace_weights(graph, made) if made else traced.graph
-    left = {v.name: params[v.name] for v in packed.params}
-    return Quantized(packed, traced.signature, left, tuple(table), chosen)
+    packing = _Packing(chosen, inputs == "int8")
+    packed, left, table = packing.applied(traced, graph, wanted)
+    template = traced.template if isinstance(traced, _Templated) else None
+    if template is not None:
+        template = template.changed(lambda at: packing.again(at, where))
+    return Quantized(packed, traced.signature, left, tuple(table), chosen, template)
+
+
+@runtime_checkable
+class _Templated(Protocol):
+    """A trace that can be made again for given sizes."""
+
+    @property
+    def template(self) -> AbstractTemplate | None:
+        """Traces anew."""
+        ...
+
+
+@final
+class _Packing:
+    """One call of `quantize`: each weight is packed once, however often it is traced."""
+
+    def __init__(self, scheme: QuantScheme, rounded: bool) -> None:
+        self._scheme = scheme
+        self._rounded = rounded
+        self._made: dict[Any, tuple[Any, tuple[QuantizedWeight, list[np.ndarray[Any, Any]]]]] = {}
+
+    def applied(
+        self, traced: TracedFunction, graph: Graph, wanted: Iterable[Weight]
+    ) -> tuple[Graph, dict[str, Any], list[QuantizedWeight]]:
+        """The graph with packed weights, the values of its params, and a line for each weight.
+
+        Args:
+            traced: what the graph is of.
+            graph: as `find_weights` saw it.
+            wanted: weights to pack.
+        """
+        made: dict[Value, Packed] = {}
+        params = dict(traced.params)
+        table: list[QuantizedWeight] = []
+        for weight in wanted:
+            name = weight.param.name
+            line, arrays = self._packed(weight, params[name])
+            table.append(line)
+            if line.kept:
+                continue
+            del params[name]
+            named = {f"{name}/{part}": a for part, a in zip(PARTS, arrays, strict=False)}
+            params |= named
+            tensors = tuple(_param(key, array) for key, array in named.items())
+            made[weight.param] = Packed(weight, self._scheme, tensors, rounded=self._rounded)
+        packed = replace_weights(graph, made) if made else traced.graph
+        return packed, {v.name: params[v.name] for v in packed.params}, table
+
+    def again(self, at: Any, where: str | Callable[[str], bool]) -> Any:
+        """The same for a trace for other sizes, which may read fewer weights."""
+        graph = _plain(at.graph)
+        wanted = [w for w in find_weights(graph) if _is_meant(w.param.name, where)]
+        packed, left, _ = self.applied(at, graph, wanted)
+        return replace(at, graph=packed, params=left)
+
+    def _packed(
+        self, weight: Weight, array: Any
+    ) -> tuple[QuantizedWeight, list[np.ndarray[Any, Any]]]:
+        key = id(array), weight.param.name, weight.leading, weight.order, *weight.reasons
+        found = self._made.get(key)
+        if found is None:
+            # The array is kept with what it became, so that no other one gets its number.
+            found = self._made[key] = array, _pack(weight, array, self._scheme)
+        return found[1]
 
 
 def _is_meant(name: str, where: str | Callable[[str], bool]) -> bool:

@@ -22,7 +22,7 @@ from rlx.param_values import fixed_values
 from rlx.show.dump import dump
 from rlx.signature import Signature, flat_signature
 from rlx.specializing import Planner
-from rlx.template import AbstractTemplate
+from rlx.template import AbstractTemplate, fixed
 
 if TYPE_CHECKING:
     from rlx.passes.base import PassRecord
@@ -172,10 +172,7 @@ class Session:
         claim_of(chosen.supported_ops)  # an unknown name is refused before any pass
         params: dict[str, Any] = {}
         template: AbstractTemplate | None = None
-        if chosen.dim_binding and isinstance(graph, TemplateFunction | TemplatedFunction):
-            at = _traced_at(graph, chosen.dim_binding)
-            if at is not graph:
-                graph, chosen = at, chosen.replace(dim_binding=None, buckets=None)
+        graph, chosen = traced_at(graph, chosen)
         if chosen.buckets is not None and isinstance(graph, TemplateFunction):
             graph = _within_buckets(graph, chosen)
         records: list[PassRecord] = []
@@ -265,7 +262,8 @@ class Session:
         chosen = self._options(options)
         if isinstance(graph, Module) and graph.lir is not None:
             return self._own(graph.lir)
-        mir = mir_of("lower", graph)
+        traced, chosen = traced_at(graph, chosen)
+        mir = mir_of("lower", traced)
         if chosen.dim_binding:
             mir = bind(mir, chosen.dim_binding)
         if mir.symbols:
@@ -329,14 +327,25 @@ def mir_of(where: str, given: Graph | Module | TracedFunction | TemplateFunction
     raise _nothing_to_compile(where, given)
 
 
-def _traced_at(
-    given: TemplateFunction | TemplatedFunction, binding: Mapping[str, int]
-) -> TracedFunction | TemplateFunction | TemplatedFunction:
-    """The trace for sizes that are given for every symbol; else what was given."""
+_Given = Graph | Module | TracedFunction | TemplateFunction
+
+
+def traced_at(given: _Given, options: CompileOptions) -> tuple[_Given, CompileOptions]:
+    """A function traced for the sizes of ``dim_binding``, with the options that are left.
+
+    What cannot be traced anew comes back as it is, for its symbols to be bound.
+    """
+    sizes = dict(options.dim_binding.items()) if options.dim_binding else {}
+    if not sizes or not isinstance(given, TemplateFunction | TemplatedFunction):
+        return given, options
     whole = given.boundary if isinstance(given, TemplateFunction) else given.graph
-    if given.template is None or sorted(binding) != list(whole.symbols):
-        return given
-    return given.template.at(binding)
+    template = given.template
+    if template is None or not set(sizes) <= set(whole.symbols):
+        return given, options
+    if len(sizes) == len(whole.symbols):
+        return template.at(sizes), options.replace(dim_binding=None, buckets=None)
+    made = fixed(whole, given.signature, given.params, template, sizes)
+    return made, options.replace(dim_binding=None)
 
 
 def _within_buckets(

@@ -355,6 +355,7 @@ def with_shardings(
     """
     from rlx.ir.graph import Graph as GraphClass
     from rlx.ir.graph import make_node
+    from rlx.ir.questions import still_asking
 
     devices = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
     leaves = {v.name: v for v in (*graph.inputs, *graph.params)}
@@ -382,7 +383,7 @@ def with_shardings(
         changed = GraphClass(
             changed.inputs, changed.params, results, changed.effects, name=changed.name
         )
-    return changed
+    return still_asking(graph, changed)
 
 
 def adopt(graph: Graph) -> Graph:

@@ -21,6 +21,23 @@ def may_differ(asked: Dim, sizes: Mapping[str, int]) -> bool:
         return True
 
 
+def still_asking(before: Graph, after: Graph) -> Graph:
+    """What became of a graph, with what was asked of sizes that it still has.
+
+    Args:
+        before: the graph that was changed.
+        after: what was made of it.
+    """
+    if after is before or after.asked or after.keyed or not (before.asked or before.keyed):
+        return after
+    known = set(after.symbols)
+    asked, keyed = (
+        [dim for dim in questions if known.issuperset(dim.polynomial.symbols)]
+        for questions in (before.asked, before.keyed)
+    )
+    return after.with_questions(asked, keyed)
+
+
 def check_answers(graph: Graph, sizes: Mapping[str, int]) -> None:
     """Refuse sizes for which the traced function may do something else than the graph.
 

@@ -13,6 +13,7 @@ from rlx.dtypes import DType
 from rlx.errors import PassError, RlxError, VerifyError
 from rlx.ir.graph import Graph, Node
 from rlx.ir.op import Op
+from rlx.ir.questions import still_asking
 from rlx.options.compile import CompileOptions
 
 
@@ -169,7 +170,7 @@ class Pipeline:
                 seconds = time.perf_counter() - started
                 changed = graph is not before
                 if changed:
-                    graph = _still_asking(before, graph)
+                    graph = still_asking(before, graph)
                     if current.keeps_boundary:
                         _check_boundary(before, graph)
                     if self.verify:
@@ -235,18 +236,6 @@ def run(graph: Graph, passes: Sequence[AbstractPass], *, quiet: bool = False) ->
         for record in records:
             print(record)
     return result
-
-
-def _still_asking(before: Graph, after: Graph) -> Graph:
-    """The graph after a pass, with what was asked of sizes that it still has."""
-    if after.asked or after.keyed or not (before.asked or before.keyed):
-        return after
-    known = set(after.symbols)
-    asked, keyed = (
-        [dim for dim in dims if known.issuperset(dim.polynomial.symbols)]
-        for dims in (before.asked, before.keyed)
-    )
-    return after.with_questions(asked, keyed)
 
 
 def _check_boundary(before: Graph, after: Graph) -> None:

@@ -19,6 +19,7 @@ from rlx.ir import location as loc
 from rlx.ir.attributes import Literal
 from rlx.ir.graph import Graph, Node, Value, inner_graphs
 from rlx.ir.op import Op
+from rlx.ir.questions import still_asking
 from rlx.ir.rewrite import with_inner_graphs
 from rlx.ops.compare import Select
 from rlx.ops.control_flow import Call, CallKind, Cond, Scan, While
@@ -126,7 +127,7 @@ def replace_weights(graph: Graph, packed: Mapping[Value, Packed]) -> Graph:
     """
     params = [v for v in graph.params if v not in packed]
     params += [v for one in packed.values() for v in one.tensors]
-    return _Replacing().graph(graph, packed, graph.inputs, params)
+    return still_asking(graph, _Replacing().graph(graph, packed, graph.inputs, params))
 
 
 def _look(graph: Graph, held: Mapping[Value, tuple[Weight, int]]) -> None:

@@ -23,6 +23,7 @@ from rlx.template import AbstractTemplate
 from rlx.types import TensorType, as_type
 from rlx_xla._jax_compat import failures, keys
 from rlx_xla._jax_compat.jaxpr import abstract, is_symbolic
+from rlx_xla._jax_compat.symbolic import Questions, questions
 from rlx_xla.tracing.arguments import Arguments
 from rlx_xla.tracing.traced import Coverage, Traced
 
@@ -113,9 +114,11 @@ class Template(AbstractTemplate):
         args = [_partly(a, binding) for a in self._args]
         kwargs = {k: _partly(v, binding) for k, v in self._kwargs.items()}
         try:
-            return self._once(args, kwargs)
+            with questions() as asked:
+                made = self._once(args, kwargs)
         except FAILURES:
             return None
+        return dataclasses.replace(made, graph=with_questions(made.graph, asked))
 
     def changed(self, change: Callable[[Traced], Traced]) -> Template:
         """The template of what a transformation makes of every trace."""
@@ -254,6 +257,20 @@ class TemplateTraced:
     def __repr__(self) -> str:
         inputs = ", ".join(f"{v.name}: {v.type}" for v in self.boundary.inputs)
         return f"<TemplateTraced {self.template.name!r} ({inputs}), traced anew for every size>"
+
+
+def with_questions(graph: Graph, found: Questions) -> Graph:
+    """The graph, with what the function asked of sizes."""
+    shapes = [d for v in (*graph.inputs, *graph.params) for d in v.type.shape]
+    known = {
+        name: dims.symbol(name, symbol.lower, symbol.upper)
+        for name, symbol in dims.declarations(shapes).items()
+    }
+    asked, keyed = (
+        [d for d in (dims.parse(t, known) for t in dict.fromkeys(texts)) if isinstance(d, DimExpr)]
+        for texts in (found.differences, found.keys)
+    )
+    return graph.with_questions(asked, keyed)
 
 
 def declared_symbols(constraints: Sequence[Constraint]) -> dict[str, DimExpr]:

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from rlx import dims
-from rlx.dims import DimExpr
 from rlx.dims.constraints import Constraint, constraints_of
 from rlx.dtypes import as_dtype
 from rlx.errors import RunError, TraceError, did_you_mean
@@ -23,7 +22,7 @@ from rlx.sharding import adopt
 from rlx.signature import Signature
 from rlx_xla._jax_compat import jaxpr as jx
 from rlx_xla._jax_compat import keys, shardings
-from rlx_xla._jax_compat.symbolic import Questions, questions
+from rlx_xla._jax_compat.symbolic import questions
 from rlx_xla.tracing.arguments import (
     Arguments,
     argument_names,
@@ -48,6 +47,7 @@ from rlx_xla.tracing.template import (
     has_symbols,
     spec_symbols,
     spelled,
+    with_questions,
 )
 from rlx_xla.tracing.traced import Traced
 from rlx_xla.tracing.walk import JaxprWalker
@@ -165,21 +165,7 @@ def trace_call(
         tuple(dims.parse(text, free) for text in dict.fromkeys(texts))
         for texts in (asked.differences, asked.keys)
     )
-    return dataclasses.replace(made, graph=_with_questions(made.graph, asked), template=template)
-
-
-def _with_questions(graph: Graph, found: Questions) -> Graph:
-    """The graph, with what the function asked of sizes."""
-    shapes = [d for v in (*graph.inputs, *graph.params) for d in v.type.shape]
-    known = {
-        name: dims.symbol(name, symbol.lower, symbol.upper)
-        for name, symbol in dims.declarations(shapes).items()
-    }
-    asked, keyed = (
-        [d for d in (dims.parse(t, known) for t in dict.fromkeys(texts)) if isinstance(d, DimExpr)]
-        for texts in (found.differences, found.keys)
-    )
-    return graph.with_questions(asked, keyed)
+    return dataclasses.replace(made, graph=with_questions(made.graph, asked), template=template)
 
 
 def captures_refs(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

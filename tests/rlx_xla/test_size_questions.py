@@ -101,3 +101,67 @@ def test_graphs_that_differ_in_questions_are_not_the_same() -> None:
     for other in (graph.with_questions((), ()), graph.with_questions(graph.asked[:1], ()), keyed):
         assert not rlx.same(graph, other)
     assert rlx.same(keyed, rlx.parse(str(keyed)))
+
+
+def _asks_of_two(x: Any, w: Any = None) -> Any:
+    n, m = x.shape
+    y = x if w is None else x @ w
+    return y * 2 if n == 5 else y * 3 if m == 7 else y * 4 if n * m == 12 else y
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 5])
+def test_a_function_is_traced_for_the_sizes_that_are_bound(n: int) -> None:
+    traced = rlx_xla.trace(_asks_of_two, "f32[n, m]", constraints=["n <= 5", "n + m <= 12"])
+    options = rlx.CompileOptions(dim_binding={"n": n})
+    compiled = rlx.Session("cpu").compile(traced, options=options)
+    for m in (1, 3, 4, 7):
+        x = draw(n, m)
+        np.testing.assert_allclose(compiled(x), _asks_of_two(x), rtol=1e-6)
+        both = rlx.CompileOptions(dim_binding={"n": n, "m": m})
+        lir = rlx.Session("cpu").lower(traced, options=both)
+        np.testing.assert_allclose(
+            rlx.interpret(lir.graph, {"x": x})[0], _asks_of_two(x), rtol=1e-6
+        )
+    with pytest.raises(DimError, match="keep what was promised"):
+        compiled(draw(n, 13))
+    with pytest.raises(DimError, match="n <= 5 with n = 6"):
+        rlx.Session("cpu").compile(traced, options=rlx.CompileOptions(dim_binding={"n": 6}))
+
+
+def test_a_function_without_one_graph_is_bound_too() -> None:
+    def steps(x: Any) -> Any:
+        for i in range(x.shape[0]):
+            x = x + i
+        return x
+
+    options = rlx.CompileOptions(dim_binding={"n": 3})
+    compiled = rlx.Session("cpu").compile(rlx_xla.trace(steps, "f32[n, m]"), options=options)
+    for m in (1, 2, 4):
+        x = draw(3, m)
+        np.testing.assert_allclose(compiled(x), steps(x), rtol=1e-6)
+
+
+def test_packed_weights_are_packed_in_what_is_traced_anew() -> None:
+    w = np.random.default_rng().standard_normal((64, 32), np.float32)
+    traced = rlx_xla.trace(_asks_of_two, "f32[n, 64]", w, params=1)
+    quantized = rlx_xla.quantize(traced, "q8_0")
+    assert [str(dim) for dim in quantized.graph.asked] == [str(dim) for dim in traced.graph.asked]
+    back = {
+        "quantize": rlx.Session("cpu").compile(quantized),
+        "option": rlx.Session("cpu").compile(traced, options=rlx.CompileOptions(weights="packed")),
+    }
+    alone = rlx.Session("cpu").compile(quantized.graph)
+    alone.set_params(quantized.params)
+    for n in (3, 5, 1):
+        x = draw(n, 64)
+        for compiled in back.values():
+            np.testing.assert_allclose(compiled(x), _asks_of_two(x, w), rtol=0.05, atol=0.5)
+            assert [v.name for v in compiled.graph.params] == ["w/codes"]
+    with pytest.raises(DimError, match="told that n - 5 is not 0; got n = 5"):
+        alone.run({"x": draw(5, 64)})
+
+
+def test_shardings_keep_the_questions() -> None:
+    graph = rlx_xla.trace(_asks, "f32[n]").graph
+    spread = graph.with_shardings({"x": ("d",)}, mesh={"d": 1}, outputs=[("d",)])
+    assert (spread.asked, spread.keyed) == (graph.asked, graph.keyed)
