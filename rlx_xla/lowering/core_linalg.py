@@ -194,6 +194,10 @@ def svd(a: jax.Array, *, full_matrices: bool, compute_uv: bool) -> tuple[jax.Arr
             return found
         s, u, vh = found
         return s, jnp.conj(vh).T, jnp.conj(u).T
+    if not n:  # a loop is traced once, and would look at a column
+        s = jnp.zeros(0, jnp.finfo(a.dtype).dtype)
+        u = jnp.eye(m, m if full_matrices else 0, dtype=a.dtype)
+        return (s, u, jnp.zeros((0, 0), a.dtype)) if compute_uv else (s,)
     scale = _scale(a)
     table, size = _pairs(n)
     work = jnp.pad(a / scale, ((0, 0), (0, size - n)))

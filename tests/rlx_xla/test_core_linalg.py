@@ -57,6 +57,16 @@ def test_exported_files_need_no_library(dtype: str) -> None:
     assert not results
 
 
+@pytest.mark.parametrize("shape", ["3, 0", "0, 3", "2, 3, 0", "0, 0"])
+def test_matrices_without_elements_have_vectors(shape: str) -> None:
+    x = rlx.GraphBuilder("empty").input("x", f"c64[{shape}]")
+    graph = Graph([x], (), [*ops.Svd(full_matrices=True)(x), *ops.Qr(full_matrices=True)(x)])
+    given = {"x": np.zeros([int(n) for n in shape.split(", ")], np.complex64)}
+    results = rlx_xla.load_export(rlx_xla.export(graph, ["cpu", "cuda"])).run(given)
+    for found, wanted in zip(results, rlx.interpret(graph, given), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_graded_and_deficient_matrices() -> None:
     rng = np.random.default_rng()
     left, right = (np.linalg.qr(rng.standard_normal((9, 9)))[0] for _ in range(2))
