@@ -1,7 +1,8 @@
 """Convolutions on the CPU (``cc/conv.h``).
 
 XLA convolves the groups of a grouped convolution one after another, turns channels-first arrays
-round at each call, and loses its cache where the kernel is larger than the image.
+round at each call, multiplies what lies outside of the image, and loses its cache where the kernel
+is larger than the image.
 """
 
 from __future__ import annotations
@@ -107,10 +108,13 @@ def _is_channels_last(op: ConvGeneralDilated, rank: int) -> bool | None:
 
 _SIZES = (1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 20, 1 << 21)
 LARGE_KERNEL = {
-    True: bound("conv_general_dilated.cpu.ffi/channels_last", 1 << 20, _SIZES),
-    False: bound("conv_general_dilated.cpu.ffi/channels_first", 1 << 19, _SIZES),
+    True: bound("conv_general_dilated.cpu.ffi/channels_last", 1 << 17, _SIZES),
+    False: bound("conv_general_dilated.cpu.ffi/channels_first", 1 << 17, _SIZES),
 }
-"""Fewest elements of the kernel, channels last and first, from which XLA loses its cache."""
+"""Fewest elements of a kernel that gains, channels last and first."""
+
+MIN_OUTPUTS = 16
+"""Fewest output channels of such a kernel: they are a vector."""
 
 SMALL_PRODUCTS = 1 << 16
 """Up to as many products XLA spends more time on setting out than on multiplying."""
@@ -126,7 +130,9 @@ def _gains(sizes: Sizes) -> str:
     """Why a convolution gains nothing, or an empty string."""
     last = sizes.channels_last
     kernel = sizes.features * sizes.outputs * sizes.taps
-    if sizes.groups > 1 or sizes.products <= SMALL_PRODUCTS or LARGE_KERNEL[last].admits(kernel):
+    if sizes.groups > 1 or sizes.products <= SMALL_PRODUCTS:
+        return ""
+    if LARGE_KERNEL[last].admits(kernel) and sizes.outputs >= MIN_OUTPUTS:
         return ""
     if sizes.taps == 1:
         return "" if not last else "XLA multiplies one tap, channels last, as fast"
@@ -135,7 +141,8 @@ def _gains(sizes: Sizes) -> str:
     return (
         f"{sizes.features} input channels, {'last' if last else 'first'}, with a kernel of "
         f"{kernel} elements gain nothing (groups, at most {FEW_FEATURES[last]} channels, "
-        f"{LARGE_KERNEL[last]} elements, or at most {SMALL_PRODUCTS} products in all do)"
+        f"{LARGE_KERNEL[last]} elements for at least {MIN_OUTPUTS} output channels, or at most "
+        f"{SMALL_PRODUCTS} products in all do)"
     )
 
 
