@@ -12,6 +12,32 @@ from rlx.ir.graph import Graph, Value
 from rlx.param_values import listing
 
 
+def require_name(where: str, name: object) -> str:
+    """The name itself.
+
+    Raises:
+        RunError: it is none.
+    """
+    if not isinstance(name, str):
+        raise RunError(f"{where}: a name is required; got {name!r}. Write it in quotes.")
+    return name
+
+
+def params_of(where: str, other: Any) -> Mapping[str, Any]:
+    """The bound params of a compiled graph.
+
+    Raises:
+        RunError: it is no compiled graph.
+    """
+    found = getattr(other, "params", None)
+    if not callable(found):
+        raise RunError(
+            f"{where}: a compiled graph is required; got {type(other).__name__}. Compile it with "
+            "rlx.Session(...).compile(...)."
+        )
+    return cast("Mapping[str, Any]", found())
+
+
 def require_mapping(where: str, what: str, given: object) -> None:
     """Refuse what is no mapping.
 

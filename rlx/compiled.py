@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
-from rlx import dims
-from rlx.call_checks import check_names, output_indices, require_mapping, require_sets, shapes_of
+from rlx import call_checks, dims
 from rlx.capabilities import Capabilities
 from rlx.deferred import Specialization, SpecializationCache, Specializations
 from rlx.dtypes import DType, as_dtype
@@ -109,7 +108,7 @@ class CompiledGraph:
 
     def set_param(self, name: str, value: Any) -> None:
         """Bind one param; see ``set_params``."""
-        self.set_params({name: value})
+        self.set_params({call_checks.require_name("set_param", name): value})
 
     def set_params(self, values: Mapping[str, Any]) -> None:
         """Bind params: all of them at once for calls that start afterwards.
@@ -122,7 +121,7 @@ class CompiledGraph:
                 ``CompileOptions.param_bindings`` fixed; all problems at once, and then nothing is
                 changed.
         """
-        require_mapping("set_params", "param name → array", values)
+        call_checks.require_mapping("set_params", "param name → array", values)
         self._params.set(values)
 
     def set_param_typed(self, name: str, data: bytes, dtype: DType | str) -> None:
@@ -158,7 +157,8 @@ class CompiledGraph:
             RunError: as ``set_params``; none of the names is a param of this graph.
         """
         mine = {v.name for v in self.graph.params}
-        shared = {name: value for name, value in other.params().items() if name in mine}
+        given = call_checks.params_of("share_params_from", other)
+        shared = {name: value for name, value in given.items() if name in mine}
         if not shared:
             raise RunError(
                 f"share_params_from: params in common are required ({listing(self.graph.params)}); "
@@ -243,7 +243,7 @@ class CompiledGraph:
             depth = 1
         waiting: deque[RunHandle] = deque()
         found: list[list[np.ndarray[Any, Any]]] = []
-        for inputs in require_sets("run_pipelined", sets):
+        for inputs in call_checks.require_sets("run_pipelined", sets):
             if len(waiting) == depth:
                 found.append(waiting.popleft().result())
             waiting.append(self.run_async(inputs, outputs=outputs))
@@ -312,7 +312,7 @@ class CompiledGraph:
             CompileError: no such input, or the output has another type.
         """
         options = self._compiler.options
-        feeds = {**options.resident, name: from_output}
+        feeds = {**options.resident, call_checks.require_name("keep", name): from_output}
         check_feeds(self.graph, feeds, "keep")
         if value is not None:  # before the compile, so that a wrong one changes nothing
             trial = KeptInputs(self._backend, self.graph, feeds, cast=options.cast_inputs)
@@ -552,19 +552,19 @@ class CompiledGraph:
         given: Mapping[str, Any] = {} if inputs is None else inputs
         self._check_names(where, given)
         known = self._compiler.planner.has_graph
-        wanted = output_indices(len(self.graph.outputs), outputs) if known else ()
+        wanted = call_checks.output_indices(len(self.graph.outputs), outputs) if known else ()
         for name in self._kept.feeds:
             if name in given:
                 self.set_kept(name, given[name])
         arrays = [input_value(v.name, given[v.name], v.type) for v in self._fed]
         with self._backend.asked_for():
             results = self._execute(arrays)
-        return results, wanted if known else output_indices(len(results), outputs)
+        return results, wanted if known else call_checks.output_indices(len(results), outputs)
 
     def _program(self, arrays: Sequence[Any]) -> tuple[Specialization, Mapping[str, int]]:
         if self._static is not None:
             return self._static, {}
-        shapes = shapes_of(self._fed, arrays, self.signature.key_inputs)
+        shapes = call_checks.shapes_of(self._fed, arrays, self.signature.key_inputs)
         if self._kept.feeds:
             shapes.update(self._kept.shapes())
         planner = self._compiler.planner
@@ -582,12 +582,12 @@ class CompiledGraph:
         return None if planner.is_plain else planner.plan(binding, self._kept.feeds)
 
     def _check_names(self, where: str, inputs: Mapping[str, Any]) -> None:
-        require_mapping(where, "input name → array", inputs)
+        call_checks.require_mapping(where, "input name → array", inputs)
         plain = len(inputs) == len(self._fed_names) and self._fed_names.issuperset(inputs)
         if plain and not self._kept.feeds:
             return
         optional = set(self._kept.feeds).difference(self._kept.missing())
-        check_names(where, self.graph, inputs, optional)
+        call_checks.check_names(where, self.graph, inputs, optional)
 
     def _latest(self, what: str) -> Specialization:
         latest = self._cache.latest()

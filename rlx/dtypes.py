@@ -162,7 +162,7 @@ def as_dtype(spec: DType | str | npt.DTypeLike) -> DType:
         if cast("object", spec) is None:  # NumPy's float64
             raise TypeError
         numpy_dtype = np.dtype(spec)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: it has an attribute ``dtype``
         raise DTypeError(f"dtype: required a dtype or its name; got {spec!r}.") from error
     found = _BY_NUMPY.get(numpy_dtype)
     if found is None:

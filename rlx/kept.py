@@ -178,7 +178,7 @@ class KeptInputs:
 
     def require(self, name: str, where: str) -> None:
         """Refuse a name that is not kept."""
-        if name not in self.feeds:
+        if not isinstance(cast("object", name), str) or name not in self.feeds:
             listed = ", ".join(map(repr, self.feeds)) or "none"
             raise RunError(
                 f"{where}: a kept input is required ({listed}); got {name!r}."

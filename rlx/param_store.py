@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -191,6 +191,8 @@ class ParamStore:
 
     def _problem(self, name: str) -> str:
         """Why a param cannot be set, if so."""
+        if not isinstance(cast("object", name), str):
+            return f"set_param: the name of a param is required; got {name!r}."
         if name not in self._declared:
             return (
                 f"set_param: unknown param {name!r}; params are {listing(self._params)}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast, final, runtime_checkable
 
 from rlx.backend import AbstractBackend, backend_for
 from rlx.compiled import CompiledGraph
@@ -398,4 +398,7 @@ def _backend(device: str | None) -> AbstractBackend:
 
 
 def _is_traced(candidate: object) -> TypeGuard[TracedFunction]:
-    return isinstance(candidate, TracedFunction)
+    # A compiled graph has attributes of these names too.
+    return isinstance(candidate, TracedFunction) and isinstance(
+        cast("object", candidate.params), Mapping
+    )

@@ -231,6 +231,18 @@ def _gaps(header: Header, end: int, start: int) -> Iterator[tuple[int, int]]:
             end = aligned(end) + tensor.type.nbytes
 
 
+def path_text(where: str, path: str | os.PathLike[str]) -> str:
+    """A path as text.
+
+    Raises:
+        FormatError: it is none.
+    """
+    found = os.fspath(path) if isinstance(cast("object", path), str | os.PathLike) else None
+    if not isinstance(found, str):
+        raise FormatError(f"{where}: a path is required; got {type(path).__name__}.")
+    return found
+
+
 def map_file(where: str, path: str) -> mmap.mmap:
     """Map a whole file for reading; nothing is read yet.
 

@@ -77,7 +77,7 @@ def save(
             unknown, missing or of another dtype or shape, with a line for each; the file cannot be
             written.
     """
-    path = os.fspath(path)
+    path = container.path_text("save", path)
     if not isinstance(cast("object", graph), Graph):
         raise FormatError(
             f"save: a Graph is required; got {type(graph).__name__}. For a traced function give "
@@ -125,7 +125,7 @@ def load(path: PathLike) -> Graph:
         FormatError: the file is no container, is damaged, or its params are not the graph's.
         ParseError: the graph's text is wrong, or names ops that are not here.
     """
-    path = _path("load", path)
+    path = container.path_text("load", path)
     header, text, _, _ = container.read("load", path)
     try:
         decoded = text.decode("utf-8")
@@ -158,7 +158,7 @@ def load_params(path: PathLike, *, check: bool = True) -> dict[str, Array]:
     Raises:
         FormatError: the file, or one that it refers to, is damaged or holds other tensors.
     """
-    path = _path("load_params", path)
+    path = container.path_text("load_params", path)
     header, _, mapped, start = container.read("load_params", path)
     references = References("load_params", os.path.dirname(os.path.abspath(path)))
     arrays: dict[str, Array] = {}
@@ -256,9 +256,3 @@ def _type_of(value: Array | TensorRef) -> TensorType:
     if isinstance(value, TensorRef):
         return value.type
     return TensorType(as_dtype(value.dtype), tuple(int(n) for n in value.shape))
-
-
-def _path(where: str, path: PathLike) -> str:
-    if not isinstance(cast("object", path), str | os.PathLike):
-        raise FormatError(f"{where}: a path is required; got {type(path).__name__}.")
-    return os.fspath(path)

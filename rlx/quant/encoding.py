@@ -21,7 +21,7 @@ from rlx.quant import encoding_k, minifloat
 from rlx.quant.lanes import NUMPY
 from rlx.quant.minifloat import ScaledFormat
 from rlx.quant.scaled import ScaleLayout, quantize_scaled
-from rlx.quant.schemes import QuantScheme, SchemeKind
+from rlx.quant.schemes import QuantScheme, SchemeKind, require_scheme
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -48,6 +48,7 @@ def encode(scheme: QuantScheme, x: Array) -> Array:
         DTypeError: x is not floating.
         ShapeError: K is not a multiple of the block.
     """
+    require_scheme("encode", scheme)
     encoder = _ENCODERS.get(scheme.kind)
     if encoder is None:
         known = ", ".join(kind.value for kind in _ENCODERS)
@@ -79,6 +80,7 @@ def pack(scheme: QuantScheme, x: Array) -> Packed:
         DTypeError: x is not floating.
         ShapeError: x is no matrix, or K is not a multiple of the block.
     """
+    require_scheme("pack", scheme)
     if scheme.is_gguf:
         return encode(scheme, x), None, None
     wide = _wide(scheme, x)

@@ -23,7 +23,7 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.errors import FormatError, RlxError, did_you_mean
 from rlx.ir.attributes import Array
-from rlx.ir.container import map_file, raw_bytes, view, written_whole
+from rlx.ir.container import map_file, path_text, raw_bytes, view, written_whole
 from rlx.ir.foreign_files import START, kind_of, wrong_file
 from rlx.ir.scanner import shown
 from rlx.quant.packed import decode
@@ -151,7 +151,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GgufFile:
     Raises:
         FormatError: it is no such file, it is damaged, or it claims what it does not hold.
     """
-    first = os.fspath(path)
+    first = path_text("gguf", path)
     paths = [first]
     header = _Header(first, 0)
     count = header.metadata.get("split.count", 1)

@@ -16,7 +16,7 @@ from rlx.errors import DTypeError, RlxError, ShapeError
 from rlx.quant import blocks_iq, blocks_k, blocks_plain, minifloat
 from rlx.quant.lanes import NUMPY, AbstractLanes, Lane
 from rlx.quant.minifloat import ScaledFormat
-from rlx.quant.schemes import QuantScheme, SchemeKind
+from rlx.quant.schemes import QuantScheme, SchemeKind, require_scheme
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -70,6 +70,7 @@ def decode(scheme: QuantScheme, packed: npt.NDArray[Any]) -> npt.NDArray[Any]:
         DTypeError: ``packed`` is not u8.
         ShapeError: its last axis does not hold whole blocks.
     """
+    require_scheme("decode", scheme)
     decoder = BLOCKS.get(scheme.kind)
     if decoder is None:
         raise RlxError(f"decode: a GGUF scheme is required; got {scheme}. Use unpack.")
@@ -117,6 +118,7 @@ def unpack(
     from rlx.ir.attributes import Literal
     from rlx.quant import shapes
 
+    require_scheme("unpack", scheme)
     types = [None if a is None else Literal(a).type for a in (weight, scale, zero)]
     first = types[0]
     if first is None:

@@ -9,7 +9,7 @@ from typing import final
 
 from rlx.errors import FormatError, RlxError, did_you_mean
 from rlx.ir.attributes import Array
-from rlx.ir.container import map_file, view
+from rlx.ir.container import map_file, path_text, view
 from rlx.ir.references import read_safetensors
 from rlx.quant.pages import release_pages
 from rlx.types import TensorType
@@ -64,7 +64,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
     Raises:
         FormatError: it is no such file, it is damaged, or it claims what it does not hold.
     """
-    name = os.fspath(path)
+    name = path_text("safetensors", path)
     mapped = map_file("safetensors", name)
     table = read_safetensors(f"safetensors: {os.path.basename(name)!r}", mapped)
     ended, last = 0, ""

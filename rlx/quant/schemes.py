@@ -25,6 +25,7 @@ first. GGUF's Q1_0 and Q2_0 and Fermion's FV5 are not here: no public decoder de
 from __future__ import annotations
 
 import enum
+import numbers
 import re
 from dataclasses import dataclass
 from typing import final
@@ -125,6 +126,11 @@ class QuantScheme:
 
     def __post_init__(self) -> None:
         kind, block = self.kind, self.block
+        if not all(isinstance(n, numbers.Integral) for n in (block, self.bits)):
+            raise RlxError(
+                f"QuantScheme: block and bits are required to be ints; got {block!r} and "
+                f"{self.bits!r}."
+            )
         if kind in _BLOCKED:
             good, wanted = 0 < block < 2**31 and self.bits == 0, "a block > 0"
         elif kind is SchemeKind.MLX_AFFINE:
@@ -203,7 +209,7 @@ class QuantScheme:
         if isinstance(type_, int):
             kind = _BY_FILE_NUMBER.get(type_)
         else:
-            kind = _BY_FILE_NAME.get(type_.upper())
+            kind = _BY_FILE_NAME.get(str(type_).upper())
         if kind is None:
             raise RlxError(
                 f"gguf type: one of {', '.join(_BY_FILE_NAME)} is required; got {type_!r}."
@@ -218,7 +224,7 @@ class QuantScheme:
         Raises:
             ParseError: the text is no scheme's name; the closest one is suggested.
         """
-        name, *numbers = text.split("/")
+        name, *numbers = str(text).split("/")
         kinds = {kind.value: kind for kind in SchemeKind}
         kind = kinds.get(name)
         if kind is None:
@@ -385,3 +391,16 @@ _EXAMPLES = {
 def all_schemes() -> tuple[QuantScheme, ...]:
     """One scheme of every kind, with the usual sizes."""
     return tuple(QuantScheme.parse(_EXAMPLES.get(kind, kind.value)) for kind in SchemeKind)
+
+
+def require_scheme(where: str, scheme: object) -> None:
+    """Refuse what is no scheme.
+
+    Raises:
+        RlxError: it is none.
+    """
+    if not isinstance(scheme, QuantScheme):
+        raise RlxError(
+            f"{where}: a QuantScheme is required; got {scheme!r}. Write "
+            "rlx.quant.QuantScheme.parse('gguf_q8_0'), or another name."
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 import jax.errors
 
@@ -186,6 +186,11 @@ def refuse_unreferable(fn: Callable[..., Any], where: str) -> None:
     Raises:
         TraceError: it is one, such as a ufunc of NumPy.
     """
+    if not callable(cast("object", fn)):
+        raise also(TraceError, TypeError)(
+            f"{where}: a function is required; got {type(fn).__name__}. Give a JAX function and "
+            "its arguments."
+        )
     kind: Any = type(fn)
     if kind.__weakrefoffset__ == 0:
         raise also(TraceError, TypeError)(

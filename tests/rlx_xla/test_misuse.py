@@ -10,7 +10,16 @@ import pytest
 
 import rlx
 import rlx_xla as doors
-from rlx.errors import DimError, FormatError, LoweringError, RlxError, RunError, TraceError
+from rlx.errors import (
+    CompileError,
+    DimError,
+    DTypeError,
+    FormatError,
+    LoweringError,
+    RlxError,
+    RunError,
+    TraceError,
+)
 
 rlx_xla: Any = doors
 
@@ -100,3 +109,73 @@ def test_keywords_of_a_compiled_graph_are_refused_by_name() -> None:
                 f"keyword {next(iter(named))!r}. Pass it by position; run(...) takes inputs by "
                 "name."
             )
+
+
+def _compiled() -> rlx.CompiledGraph:
+    b = rlx.GraphBuilder("g")
+    return rlx.Session("cpu").compile(b.build(b.input("x", "f32[2]") + b.param("w", "f32[2]")))
+
+
+NUMBERS = np.ones((4, 32), np.float32)
+GARBAGE: list[tuple[Callable[[Any], Any], type[RlxError], str]] = [
+    (
+        lambda c: rlx.Session("cpu").compile(c), CompileError,
+        "compile: a Graph, a Module or a traced function is required; got CompiledGraph. Trace a "
+        "JAX function with rlx_xla.trace(fn, ...).",
+    ),
+    (
+        lambda c: c.set_param(["w"], NUMBERS), RunError,
+        "set_param: a name is required; got ['w']. Write it in quotes.",
+    ),
+    (
+        lambda c: c.keep(None, from_output=0), RunError,
+        "keep: a name is required; got None. Write it in quotes.",
+    ),
+    (
+        lambda c: c.set_kept(["x"], NUMBERS), RunError,
+        "set_kept: a kept input is required (none); got ['x']. Declare it with keep(name, "
+        "from_output=...).",
+    ),
+    (
+        lambda c: c.share_params_from(None), RunError,
+        "share_params_from: a compiled graph is required; got NoneType. Compile it with "
+        "rlx.Session(...).compile(...).",
+    ),
+    (
+        lambda c: rlx_xla.trace(c.graph, NUMBERS), TraceError,
+        "trace: a function is required; got Graph. Give a JAX function and its arguments.",
+    ),
+    (
+        lambda c: rlx.save(c.graph, None), FormatError,
+        "save: a path is required; got NoneType.",
+    ),
+    (
+        lambda c: rlx.quant.open_gguf(3), FormatError, "gguf: a path is required; got int.",
+    ),
+    (
+        lambda c: rlx.quant.open_safetensors(b"m"), FormatError,
+        "safetensors: a path is required; got bytes.",
+    ),
+    (
+        lambda c: rlx.quant.pack("q8_0", NUMBERS), RlxError,
+        "pack: a QuantScheme is required; got 'q8_0'. Write "
+        "rlx.quant.QuantScheme.parse('gguf_q8_0'), or another name.",
+    ),
+    (
+        lambda c: rlx.quant.QuantScheme.int8_block(None), RlxError,
+        "QuantScheme: block and bits are required to be ints; got None and 0.",
+    ),
+    (
+        lambda c: rlx.TensorType(c.graph.inputs[0], (2,)), DTypeError,
+        "dtype: required a dtype or its name; got <Value f32[2] of <input: f32[2] at "
+        "test_misuse.py:",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(GARBAGE)))
+def test_what_is_something_else_is_named(number: int) -> None:
+    call, error, message = GARBAGE[number]
+    with pytest.raises(error) as caught:
+        call(_compiled())
+    assert str(caught.value).startswith(message)
