@@ -1,9 +1,9 @@
 """Whole models against ``jax.jit``, with our kernels off and on.
 
 Run with ``python -m tests.benchmarks.bench_models`` for the table, or with names of models and
-dtypes for some of it. With kernels off the ratio shows what passes and lowering rules do; with
-kernels on, what users see. The compile is compared with kernels off: passes, lowering and XLA
-against lowering and XLA.
+dtypes for some of it; with ``gradients`` for those of networks of convolutions. With kernels off
+the ratio shows what passes and lowering rules do; with kernels on, what users see. The compile is
+compared with kernels off: passes, lowering and XLA against lowering and XLA.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ import rlx_xla
 from rlx import tolerances
 from rlx.dtypes import as_dtype
 from tests.benchmarks.bench_host_overhead import repeated
-from tests.benchmarks.models import MODELS
+from tests.benchmarks.models import GRADIENTS, MODELS
 from tests.benchmarks.timing import Comparison, Interval, compare, interval
 
 DTYPES = ("float32", "bfloat16")
@@ -44,17 +44,22 @@ class Case:
         return f"{self.model}, {self.dtype}, kernels {'on' if self.kernels else 'off'}"
 
 
-CASES = [
-    (Case(name, dtype, kernels),)
-    for name in MODELS
-    for dtype in DTYPES
-    for kernels in (False, True)
-]
+def _cases(names: Iterable[str]) -> list[tuple[Case]]:
+    return [
+        (Case(name, dtype, kernels),)
+        for name in names
+        for dtype in DTYPES
+        for kernels in (False, True)
+    ]
+
+
+CASES = _cases(MODELS)
+MADE = {**MODELS, **GRADIENTS}
 
 
 @functools.lru_cache(maxsize=2)
 def _made(model: str, dtype: str) -> Any:
-    function, params, inputs = MODELS[model](jnp.dtype(dtype))
+    function, params, inputs = MADE[model](jnp.dtype(dtype))
     traced = rlx_xla.trace(function, params, *inputs, params=0)
     copies = [jax.jit(lambda *args: function(*args)) for _ in range(2)]
     return traced, copies, params, inputs
@@ -109,7 +114,7 @@ class Compiles:
 def compiles(case: Case, *, rounds: int = 5) -> Compiles:
     """Time the compile of the trace, and that of ``jax.jit`` after its trace, in turn."""
     traced, _, params, inputs = _made(case.model, case.dtype)
-    function, _, _ = MODELS[case.model](jnp.dtype(case.dtype))
+    function, _, _ = MADE[case.model](jnp.dtype(case.dtype))
     ours: list[float] = []
     theirs: list[float] = []
     shares: list[float] = []
@@ -155,7 +160,9 @@ def test_models(case: Case, judged: bool, rounds: int) -> None:
 def main() -> None:
     """Print the table."""
     wanted = set(sys.argv[1:])
-    for (case,) in CASES:
+    gradients = "gradients" in wanted
+    wanted.discard("gradients")
+    for (case,) in _cases(GRADIENTS) if gradients else CASES:
         named = {case.model, case.dtype}
         if wanted and not wanted & named:
             continue

@@ -235,3 +235,23 @@ MODELS: dict[str, Callable[[Any], Model]] = {
     "GPT-like decode": gpt_decode,
     "Mamba-like": mamba,
 }
+
+
+def _gradient(model: Callable[[Any], Model]) -> Callable[[Any], Model]:
+    """The value and gradient of a model's sum of squares by its params."""
+
+    def made(dtype: Any) -> Model:
+        function, params, inputs = model(dtype)
+
+        def loss(p: Any, *xs: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.square(function(p, *xs).astype(jnp.float32)))
+
+        return jax.value_and_grad(loss), params, inputs
+
+    return made
+
+
+GRADIENTS: dict[str, Callable[[Any], Model]] = {
+    f"{name}, gradient": _gradient(MODELS[name])
+    for name in ("ResNet-like CNN", "MobileNet-like CNN")
+}
