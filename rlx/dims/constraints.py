@@ -89,7 +89,8 @@ def constraints_of(texts: Iterable[str], known: Iterable[str]) -> tuple[Constrai
         DimError: a text is no constraint, or names a symbol that the graph does not have.
     """
     names = list(known)
-    found = tuple(constraint(text) for text in texts)
+    each = (texts,) if isinstance(texts, str) else texts  # a text is one, not its letters
+    found = tuple(constraint(text) for text in each)
     for one in found:
         strangers = [name for name in one.symbols if name not in names]
         if strangers:

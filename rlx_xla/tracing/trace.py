@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import operator
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -479,4 +480,10 @@ def _renumber(option: str, given: Any, positions: Sequence[int]) -> Any:
         )
     table = {p: i for i, p in enumerate(positions)}
     highest = max(positions, default=-1) + 1
+    outside = [w for w in wanted if not -highest <= operator.index(w) < highest]
+    if outside and option == "donate_argnums":
+        raise TraceError(
+            f"trace [{option}]: positions of the {highest} positional arguments are required; got "
+            f"{outside[0]}. Count from 0."
+        )
     return tuple(table.get(w + highest if w < 0 else w, w) for w in wanted)

@@ -146,6 +146,15 @@ GARBAGE: list[tuple[Callable[[Any], Any], type[RlxError], str]] = [
         "trace: a function is required; got Graph. Give a JAX function and its arguments.",
     ),
     (
+        lambda c: rlx_xla.trace(_same, NUMBERS, donate_argnums=1), TraceError,
+        "trace [donate_argnums]: positions of the 1 positional arguments are required; got 1. "
+        "Count from 0.",
+    ),
+    (
+        lambda c: rlx_xla.trace(_same, "f32[n]", constraints="m > 3"), DimError,
+        "constraint m > 3: symbols of the graph are required (n); got 'm'.",
+    ),
+    (
         lambda c: rlx.save(c.graph, None), FormatError,
         "save: a path is required; got NoneType.",
     ),
