@@ -21,6 +21,7 @@ from rlx.passes.canonicalize import Canonicalize
 from rlx.passes.eliminate import EliminateCommonSubexpressions
 from rlx.passes.inline_calls import InlineCalls
 from rlx.passes.specialize import added_masks
+from rlx.sharding import Mesh
 
 B, S, H, D = 2, 12, 3, 4
 LOWEST = float(np.finfo(np.float32).min)
@@ -182,6 +183,21 @@ def test_where_nothing_gains_a_bias_stays() -> None:
         ),
     ):
         assert not any(isinstance(n.op, Cond) for n in Specialize().run(graph, ctx).nodes())
+
+
+def test_over_several_devices_a_bias_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [jnp.ones((B, S, H, D))] * 3
+    graph = recognized(rlx_xla.trace(attention(triu(-math.inf)), *arrays).graph)
+    name = graph.inputs[0].name
+    spread = graph.with_shardings({name: ("d", None, None, None)}, mesh=Mesh({"d": 2}))
+    assert not branches(specialized(spread, monkeypatch))
+
+
+def test_the_mask_is_made_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [jnp.ones((B, S, H, D))] * 3
+    traced = rlx_xla.trace(attention(triu(-math.inf)), *arrays)
+    made = specialized(recognized(traced.graph), monkeypatch)
+    assert not any(v.shape[-2:] == (S, S) for node in made.nodes() for v in node.results)
 
 
 def test_compiled_as_jax_computes() -> None:

@@ -10,6 +10,7 @@ exactly 0, and passes over half of the blocks. Elsewhere it stays a bias.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -17,16 +18,20 @@ import numpy as np
 from rlx.dtypes import DType
 from rlx.ir.attributes import Array
 from rlx.ir.graph import Graph, Node, Value, make_node
+from rlx.ir.operators import constant
 from rlx.ir.rewrite import Rule, rule
 from rlx.ops.arithmetic import Abs
 from rlx.ops.attention import Attention, MaskKind
 from rlx.ops.compare import Select
 from rlx.ops.control_flow import Cond
-from rlx.ops.io import Constant, Input
+from rlx.ops.io import Constant
 from rlx.ops.reduction import ReduceMax
+from rlx.ops.sequence.loops import leaf
+from rlx.ops.shape import Iota
 from rlx.passes.base import PassContext
 from rlx.passes.recognize.masks import bounds_of
 from rlx.passes.recognize.matcher import Search, View
+from rlx.sharding import mesh_of
 
 MIN_SCORES = 1 << 18
 """Fewest scores of a head that make up for looking at queries and keys."""
@@ -44,6 +49,9 @@ def rules(graph: Graph, ctx: PassContext) -> tuple[Rule, ...]:
     """The rule for the biases of a graph, where a kernel takes causal attention."""
     kernel = ctx.has_kernel
     if kernel is None or ctx.options.strict or not any(map(_has_bias, graph.nodes())):
+        return ()
+    mesh = mesh_of(graph)
+    if mesh is not None and mesh.size > 1:  # what is largest would be asked of all devices
         return ()
     search = Search(graph, strict=False, misses={}, platform=ctx.platform)
 
@@ -63,7 +71,7 @@ def rules(graph: Graph, ctx: PassContext) -> tuple[Rule, ...]:
         plain = cast("Attention", op.replace(mask_kind=MaskKind.CAUSAL))
         if fill is None or not kernel(make_node(plain, [q, k, v])):
             return None
-        return _guarded(node, op, plain, fill)
+        return _guarded(node, op, plain, (fill, queries, keys))
 
     return (causal,)
 
@@ -123,20 +131,34 @@ def _hides(fill: float, dtype: DType) -> bool:
     return fill <= HIDES or (dtype is DType.F16 and fill <= _LOWEST_F16)
 
 
-def _guarded(node: Node, op: Attention, plain: Attention, fill: float) -> Value:
+def _guarded(node: Node, op: Attention, plain: Attention, mask: tuple[float, int, int]) -> Value:
     """The causal op where every score is far smaller than what is added, else the op itself."""
-    q, k, v, mask = node.inputs
+    q, k, v, added = node.inputs
+    fill = mask[0]
     # A tenth on either side: hidden scores lie 0.8 · fill below the others, and exp of it is 0.
     largest = min(_LARGEST, -fill / 10)
     scale = op.head_dim**-0.5 if op.score_scale is None else abs(op.score_scale)
     bound = math.sqrt(largest / (op.head_dim * max(1.0, scale)))
     small = _largest(q) <= bound
     index = small & (_largest(k) <= bound)
-    operands = [q, k, v, mask]
-    graphs = tuple(
-        _branch(name, made, operands) for name, made in (("as_it_was", op), ("causal", plain))
-    )
+    operands = [q, k, v]
+
+    def as_it_was(*leaves: Value) -> Value:
+        made: Value = op(*leaves, _written(mask, added.dtype))
+        return made
+
+    graphs = (_branch("as_it_was", as_it_was, operands), _branch("causal", plain, operands))
     return make_node(Cond(branches=graphs), [index, *operands]).results[0]
+
+
+def _written(mask: tuple[float, int, int], dtype: DType) -> Value:
+    """The mask, made where it is read, so that nothing is kept of it elsewhere."""
+    fill, queries, keys = mask
+    shape = (1, 1, queries, keys)
+    row, column = (Iota(dtype=DType.I32, shape=shape, axis=axis)() for axis in (2, 3))
+    zero, hidden = (constant(n, dtype).broadcast_to(shape) for n in (0.0, fill))
+    made: Value = Select()(column <= row + (keys - queries), zero, hidden)
+    return made
 
 
 def _largest(x: Value) -> Value:
@@ -145,9 +167,6 @@ def _largest(x: Value) -> Value:
     return found.convert(DType.F32)
 
 
-def _branch(name: str, op: Attention, operands: list[Value]) -> Graph:
-    leaves: list[Value] = [
-        Input(name=f"x{i}", dtype=v.dtype, shape=v.shape)() for i, v in enumerate(operands)
-    ]
-    taken = leaves if op.mask_kind is MaskKind.BIAS else leaves[:-1]
-    return Graph(leaves, (), [op(*taken)], name=name)
+def _branch(name: str, make: Callable[..., Value], operands: list[Value]) -> Graph:
+    leaves = [leaf(f"x{i}", v.type) for i, v in enumerate(operands)]
+    return Graph(leaves, (), [make(*leaves)], name=name)
