@@ -77,15 +77,17 @@ RLX_VNNI inline Digits16 Split16(__m512i v) {
   return {{_mm512_cvtepi32_epi8(first), _mm512_cvtepi32_epi8(second), _mm512_cvtepi32_epi8(v)}};
 }
 
-// Sums of four digits each of sixteen numbers, times -kBias: of the first digits, and of the others
-// as one number.
+// Sums of four digits each of sixteen numbers, times -kBias, as 65536 * first + rest: what the
+// second digits have of whole 256 is in `first`, so that `rest` is small, which f32 holds exactly.
 template <int kBias>
 RLX_VNNI inline void StartOf(const Digits16& d, __m128i* first, __m128i* rest) {
   const __m128i bias = _mm_set1_epi8(static_cast<char>(kBias));
   const __m128i zero = _mm_setzero_si128();
-  const __m128i second = _mm_slli_epi32(_mm_dpbusd_epi32(zero, bias, d.digit[1]), 8);
-  *first = _mm_sub_epi32(zero, _mm_dpbusd_epi32(zero, bias, d.digit[0]));
-  *rest = _mm_sub_epi32(zero, _mm_dpbusd_epi32(second, bias, d.digit[2]));
+  const __m128i second = _mm_dpbusd_epi32(zero, bias, d.digit[1]);
+  const __m128i left = _mm_slli_epi32(_mm_and_si128(second, _mm_set1_epi32(255)), 8);
+  const __m128i whole = _mm_srai_epi32(second, 8);
+  *first = _mm_sub_epi32(zero, _mm_dpbusd_epi32(whole, bias, d.digit[0]));
+  *rest = _mm_sub_epi32(zero, _mm_dpbusd_epi32(left, bias, d.digit[2]));
 }
 
 // Whether a group of x splits: its digits, unit, start and sum are filled in, and else are those
@@ -111,13 +113,15 @@ RLX_VNNI bool SplitGroup(const float* x, int8_t* digits, float* unit, int32_t* s
   __m512i v[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
   if (split) {
     const __m512 inverse = _mm512_set1_ps(1.0f / *unit);
-    const __m512 a = _mm512_mul_ps(low, inverse), b = _mm512_mul_ps(high, inverse);
-    v[0] = _mm512_cvtps_epi32(a);
-    v[1] = _mm512_cvtps_epi32(b);
+    v[0] = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
+    v[1] = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
     if (_mm512_reduce_add_ps(_mm512_add_ps(first, second)) < 2 * most) {
-      // One is larger than all others together: what is lost must be nothing.
-      split = (_mm512_cmpneq_ps_mask(_mm512_cvtepi32_ps(v[0]), a) |
-               _mm512_cmpneq_ps_mask(_mm512_cvtepi32_ps(v[1]), b)) == 0;
+      // One is larger than all others together: what is lost must be nothing. The numbers are
+      // compared, not their quotients, which may be too small for f32.
+      const __m512 whole = _mm512_set1_ps(*unit);
+      const __m512 a = _mm512_mul_ps(_mm512_cvtepi32_ps(v[0]), whole);
+      const __m512 b = _mm512_mul_ps(_mm512_cvtepi32_ps(v[1]), whole);
+      split = (_mm512_cmpneq_ps_mask(a, low) | _mm512_cmpneq_ps_mask(b, high)) == 0;
     }
   }
   if (!split) {

@@ -1,4 +1,4 @@
-// The products of fixed_blocks.h for whole matrices, and which products they take.
+// The products of fixed_blocks.h and fixed_super.h for whole matrices, and which products they take.
 #ifndef RLX_KERNELS_FIXED_PRODUCT_H_
 #define RLX_KERNELS_FIXED_PRODUCT_H_
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fixed_blocks.h"
+#include "fixed_super.h"
 #include "parallel.h"
 #include "scratch.h"
 
@@ -73,7 +74,7 @@ void Tile(const Rows& rows, int64_t groups, const Row* x, float* y, int64_t stri
 
 template <int kX, int kFours, typename Block>
 void Tile(const LargeRows<Block>& rows, int64_t groups, const Row* x, float* y, int64_t stride) {
-  LargeTile<Block, kX, kFours>(rows.data, rows.stride, groups, x, y, stride);
+  LargeTile<Block, kX, kFours>(rows, groups, x, y, stride);
 }
 
 // The same for `count` of them.

@@ -1,5 +1,6 @@
 // fixed_point.h and the products made with it: against sums in double, on heap blocks of exact
 // sizes that need not be aligned; numbers that do not split.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -183,7 +184,7 @@ void TestMlx() {
 }
 
 RLX_VNNI void Powers(const uint8_t* bytes, float* out) {
-  _mm_storeu_ps(out, rlx::fixed::FourPowers<true>(bytes, 1));
+  _mm_storeu_ps(out, rlx::fixed::FourPowers(bytes, 1));
 }
 
 void TestMx() {
@@ -196,13 +197,17 @@ void TestMx() {
     }
     TestApart(rlx::blocks::RowsOfMx<true>{codes.get(), scale.get(), n, k, block, 1}, n, k);
   }
-  // As the table of powers: tiny ones and NaN too.
+  // As the table of powers, tiny ones too; NaN where twelve times a power is not finite.
   for (int e = 0; e < 256; ++e) {
     const uint8_t bytes[4] = {static_cast<uint8_t>(e), 255, 0, 1};
     float powers[4];
     Powers(bytes, powers);
     const float wanted = rlx::blocks::PowerOfTwo<1>(e);
-    CHECK(std::memcmp(powers, &wanted, sizeof(wanted)) == 0);
+    if (std::isfinite(12 * wanted)) {
+      CHECK(std::memcmp(powers, &wanted, sizeof(wanted)) == 0);
+    } else {
+      CHECK(std::isnan(powers[0]));
+    }
     CHECK(std::isnan(powers[1]));
   }
 }
@@ -228,6 +233,101 @@ void TestSplit() {
   }
 }
 
+// Beside a large number, one that is too small for a quotient of f32 is not lost.
+void TestFarApart() {
+  for (int small : {-100, -70, -20, 60, 100}) {
+    int8_t digits[rlx::fixed::kDigits];
+    float unit, sum, x[32] = {};
+    x[3] = 0x1.8p126f;
+    CHECK((rlx::fixed::SplitGroup<0, false, false>(x, digits, &unit, nullptr, &sum)));
+    x[20] = std::ldexp(1.0f, small);
+    CHECK(!(rlx::fixed::SplitGroup<0, false, false>(x, digits, &unit, nullptr, &sum)));
+  }
+}
+
+// One code that is not zero: what the others' bias adds is taken away exactly.
+void TestBias() {
+  const int64_t n = 8;
+  for (int round = 0; round < 200; ++round) {
+    auto x = Exactly<float>(32);
+    for (int64_t i = 0; i < 32; ++i) x[i] = static_cast<float>(1 << 22) + 32600 + NextRandom() % 99;
+    std::vector<uint8_t> w(n * rlx::blocks::Q8_0::kBytes);
+    const int64_t at = NextRandom() % 32;
+    for (int64_t j = 0; j < n; ++j) {
+      w[j * 34 + 1] = 0x3c;  // a scale of one
+      w[j * 34 + 2 + at] = static_cast<uint8_t>(j + 1);
+    }
+    std::vector<float> y(n);
+    CHECK(Product<rlx::blocks::Q8_0>(FullPool{}, x.get(), 1, 32, w.data(), n, y.data()));
+    for (int64_t j = 0; j < n; ++j) CHECK(y[j] == x[at] * static_cast<float>(j + 1));
+  }
+}
+
+// Rounding does not add up over all of many groups that are alike.
+template <typename Block>
+void TestMany() {
+  const int64_t k = 16384, n = 4, count = k / Block::kElements;
+  for (int round = 0; round < 10; ++round) {
+    const auto block = RandomBlocks<Block>(1);
+    std::vector<uint8_t> w(n * count * Block::kBytes);
+    for (int64_t b = 0; b < n * count; ++b) {
+      std::memcpy(&w[b * Block::kBytes], block.get(), Block::kBytes);
+    }
+    std::vector<float> x(k, 1.0f + static_cast<float>(NextRandom() % 1000) / 1000), y(n);
+    float numbers[Block::kElements];
+    Block::Decode(block.get(), numbers);
+    double sum = 0, size = 0;
+    for (float number : numbers) {
+      sum += double{number} * x[0] * count;
+      size += std::fabs(double{number}) * x[0] * count;
+    }
+    CHECK(Product<Block>(FullPool{}, x.data(), 1, k, w.data(), n, y.data()));
+    for (float v : y) CHECK(std::fabs(v - sum) <= 2.5e-6 * size);
+  }
+}
+
+// Scales far below and above those of halves, of rows that give 3 * scale for each of k numbers:
+// none is lost, and where numbers of weights are infinite nothing is taken.
+template <typename Weights>
+void CheckFar(const Weights& w, double scale, int64_t k, bool finite) {
+  for (int exponent : {-30, -3, 20}) {
+    const std::vector<float> x(k, std::ldexp(1.0f, exponent));
+    const double wanted = 3 * scale * k * x[0];
+    std::vector<float> y(4);
+    const rlx::MatmulShape shape = {1, 1, k, 4, /*by_rows=*/true};
+    const bool taken = rlx::fixed::Take(FullPool{}, shape, x.data(), w, y.data());
+    CHECK(!taken || finite);
+    const bool normal = 0x1p-126 <= wanted && wanted < 0x1p100;
+    CHECK(taken || !finite || !normal);
+    for (float v : y) CHECK(!taken || !normal || std::fabs(v - wanted) <= 1e-6 * wanted);
+  }
+}
+
+void TestFarScales() {
+  constexpr int64_t k = 64;
+  for (int exponent : {-126, -120, -100, 0, 100, 118, 121, 124, 126, 127}) {
+    const float scale = std::ldexp(1.0f, exponent);
+    const bool finite = exponent <= 118;
+    std::vector<uint8_t> codes(4 * k, 0x03);
+    std::vector<float> scales(4 * 2, scale), biases(4 * 2, 0.0f);
+    const rlx::mlx::Rows<float> floats = {codes.data(), scales.data(), biases.data(), k, 32, 8};
+    CheckFar(floats, scale, k, finite);
+    std::vector<rlx::Bf16> halves(4 * 2, rlx::FromFloat<rlx::Bf16>(scale)), none(4 * 2);
+    std::fill(none.begin(), none.end(), rlx::Bf16{0});
+    CheckFar(rlx::mlx::Rows<rlx::Bf16>{codes.data(), halves.data(), none.data(), k, 32, 8}, scale,
+             k, finite);
+  }
+  for (int e : {2, 3, 12, 128, 250, 252, 253, 254, 255}) {
+    const double scale = std::ldexp(1.0, e - 128);  // of twice the numbers, of which code 3 is one
+    std::vector<uint8_t> codes(4 * k / 2, 0x33), scales(4 * 2, static_cast<uint8_t>(e));
+    CheckFar(rlx::blocks::RowsOfMx<true>{codes.data(), scales.data(), 4, k, 32, 1}, scale, k,
+             e < 253);
+    std::vector<uint8_t> rows(4 * 2 * 17, 0x33);
+    for (size_t at = 0; at < rows.size(); at += 17) rows[at] = static_cast<uint8_t>(e);
+    CheckFar(rlx::blocks::RowsOfBlocks<rlx::blocks::Mxfp4>{rows.data(), k}, scale, k, e < 253);
+  }
+}
+
 template <typename Block>
 void TestBlock() {
   TestProduct<Block>();
@@ -248,6 +348,13 @@ int main() {
   TestMlx<rlx::Bf16>();
   TestMlx<rlx::F16>();
   TestMx();
+  TestFarApart();
+  TestBias();
+  TestFarScales();
+  TestMany<rlx::blocks::Q4_1>();
+  TestMany<rlx::blocks::Q8_0>();
+  TestMany<rlx::blocks::Q4_K>();
+  TestMany<rlx::blocks::Q6_K>();
   TestBlock<rlx::blocks::Q4_0>();
   TestBlock<rlx::blocks::Q4_1>();
   TestBlock<rlx::blocks::Q5_0>();
