@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -240,6 +241,32 @@ def rope_of_repeated(x: Any, cos: Any, sin: Any) -> Any:
     return x * _wide(cos) + copy * _wide(sin)
 
 
+def rope_of_tiled(x: Any, cos: Any, sin: Any) -> Any:
+    cos, sin = (jnp.tile(table, (1, 2)) for table in (cos, sin))
+    copy = jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1)
+    return x * _wide(cos) + copy * _wide(sin)
+
+
+def rope_of_written_tables(style: str, *, other: bool = False) -> Callable[..., Any]:
+    """Tables that are constants, with each number twice, or all but one of them."""
+    angles = np.arange(S)[:, None] / (100.0 ** (np.arange(0, D, 2) / D))
+    double = np.tile if style == "halves" else np.repeat
+    twice: Any = (1, 2) if style == "halves" else 2
+    axis = () if style == "halves" else (-1,)
+    cos, sin = (double(f(angles), twice, *axis).astype(np.float32) for f in (np.cos, np.sin))
+    if other:
+        sin[-1, 0] += 0.5
+
+    def function(x: Any) -> Any:
+        low, high = x[..., : D // 2], x[..., D // 2 :]
+        copy = jnp.concatenate([-high, low], -1)
+        if style == "pairs":
+            copy = jnp.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+        return x * _wide(cos) + copy * _wide(sin)
+
+    return function
+
+
 def rope_of_other_signs(x: Any, cos: Any, sin: Any) -> Any:
     cos, sin = jnp.concatenate([cos, cos], -1), jnp.concatenate([sin, sin], -1)
     return x * _wide(cos) + jnp.roll(x, D // 2, -1) * _wide(sin)
@@ -287,6 +314,12 @@ WAYS = [
     Way("rope of Gemma", rope_of_gemma, (BSHD, ints((B, S), 9)), {"rope": 1}),
     Way("rope of an outer product", rope_of_outer, (BHSD,), {"rope": 1}, hostile=False),
     Way("rope, rolled", rope_rolled, TABLES, {"rope": 1}),
+    Way("rope, tiled tables", rope_of_tiled, TABLES, {"rope": 1}),
+    Way("eqx.nn.RotaryPositionalEmbedding", eqx.nn.RotaryPositionalEmbedding(D), ((S, D),),
+        {"rope": 1}),
+    Way("rope, tables written out", rope_of_written_tables("halves"), (BSHD,), {"rope": 1}),
+    Way("rope, tables of pairs written out", rope_of_written_tables("pairs"), (BSHD,),
+        {"rope": 1}),
     Way("rope, repeated tables", rope_of_repeated, TABLES, {"rope": 1}),
 ]  # fmt: skip
 WAYS = [dataclasses.replace(way, scores=len(way.shapes) > 2 and "rope" not in way.name)
@@ -303,6 +336,9 @@ LOOKALIKES = [
     Way("talking heads", talking_heads, (*SEQUENCES, (H, H)), {"softmax": 1}),
     Way("attention by a sigmoid", by_sigmoid, SEQUENCES, {}),
     Way("rope of other signs", rope_of_other_signs, TABLES, {}),
+    Way("rope, tables written out, but for one", rope_of_written_tables(
+        "halves", other=True), (BSHD,), {},
+        misses=("its tables are not known to hold each half twice",)),
     Way("rope of complex halves", rope_of_complex_halves, (BSHD,), {}, misses=(
         "it turns pairs as complex numbers, and the op takes sines and cosines",)),
 ]  # fmt: skip

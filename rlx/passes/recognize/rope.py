@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
+import numpy as np
+
 from rlx import dims
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ops.arithmetic import Add, Mul, Neg, Sub
 from rlx.ops.complex_fft import Complex
 from rlx.ops.convert import Convert, Copy, StopGradient
+from rlx.ops.io import Constant
 from rlx.ops.position import DTYPES, Rope, RopeStyle
-from rlx.ops.shape import BroadcastInDim, Concatenate, Narrow, Reshape, Slice, Split
+from rlx.ops.shape import BroadcastInDim, Concatenate, Narrow, Reshape, Slice, Split, Tile
 from rlx.ops.transcendental import Cos, Sin
 from rlx.passes.recognize.matcher import MAX_STEPS, Match, Matcher, Search, View
 
@@ -354,6 +357,10 @@ def _is_repeated(search: Search, value: Value) -> bool:
                 return False
             new = inner.rank - 1 not in spread.broadcast_dimensions
             return new and inner.shape[-2] * 2 == value.shape[-1]
+        elif isinstance(op, Constant):
+            table = op.value.array
+            even = table.ndim > 0 and table.shape[-1] % 2 == 0
+            return even and table[..., ::2].tobytes() == table[..., 1::2].tobytes()
         elif isinstance(op, BroadcastInDim) and value.rank - 1 in op.broadcast_dimensions:
             value = node.inputs[0]
         else:
@@ -370,6 +377,15 @@ def _is_doubled(search: Search, value: Value) -> bool:
         if isinstance(op, Concatenate):
             along = view.axes[op.axis] == last
             return along and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+        if isinstance(op, Tile):
+            return last in view.axes and op.reps[view.axes.index(last)] == 2
+        if isinstance(op, Constant):
+            table = (
+                np.moveaxis(op.value.array, view.axes.index(last), 0) if last in view.axes else ()
+            )
+            half = len(table) // 2
+            even = half > 0 and len(table) == 2 * half
+            return even and np.array(table[:half]).tobytes() == np.array(table[half:]).tobytes()
         if isinstance(op, Cos | Sin):
             view = view.operand(0)
             continue
