@@ -182,7 +182,7 @@ def test_weights_that_leave_the_cache_are_left_to_xla() -> None:
     types = ["f32[1, 9, 5]", "f32[10240]", "f32[1, 2048, 512]", "f32[1, 2048]"]
     (kernel,) = kernels_for(Lstm, "cpu")
     verdict = kernel.supports(Lstm(hidden_size=512), [as_type(t) for t in types], "cpu")
-    assert verdict == Refused("weights of 1048576 elements are more than 262143")
+    assert verdict == Refused("weights of 1048576 elements are more than 262144")
 
 
 NETWORK: dict[str, Any] = {

@@ -22,7 +22,7 @@ DTYPES = (DType.F32, DType.BF16, DType.F16)
 MIN_STEPS = 4
 """Fewest steps that make up for turning the weights."""
 
-MAX_WEIGHTS = 2**18 - 1
+MAX_WEIGHTS = 2**18
 """Most elements of a state's weights that gain: more do not stay in the second-level cache, and
 XLA reads them as fast."""
 
