@@ -80,23 +80,3 @@ def when_cleared(calls: Sequence[Callable[[], None]]) -> None:
         for call in calls:
             _kept.append(_Cleared(call))
             _util.register_cache(_kept[-1], "rlx_xla")
-
-
-def ask_for_shapes(kind: type) -> None:
-    """Let ``jax.eval_shape`` ask a jitted function of ours itself, as it asks those of ``jax.jit``.
-
-    Any other function gets all its arguments as tracers, so that static ones would lose their
-    values.
-
-    Args:
-        kind: the class of such functions; has ``eval_shape``.
-    """
-    plain: Callable[..., Any] = jax.eval_shape
-
-    @functools.wraps(plain)
-    def eval_shape(fun: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(fun) is kind:
-            return fun.eval_shape(*args, **kwargs)
-        return plain(fun, *args, **kwargs)
-
-    jax.eval_shape = eval_shape

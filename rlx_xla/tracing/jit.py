@@ -575,7 +575,6 @@ def _forget_all() -> None:
 
 
 interpreters.when_cleared([_forget_all])
-interpreters.ask_for_shapes(JitFunction)
 
 
 def _again(fn: Callable[..., Any], given: JitOptions) -> JitFunction:

@@ -452,14 +452,14 @@ SAME: dict[str, Callable[[Jit], Any]] = {
     "exported": lambda j: jax.export.export(j(f))(X, Y).call(X, Y),
     "types": lambda j: (str(jax.eval_shape(j(f), X, Y)), str(j(f).eval_shape(1.0))),
     "types for static arguments": lambda j: [
-        str(jax.eval_shape(j(lambda x, n, m=1: jnp.tile(x, n * m), **static), *args, **named))
+        str(j(lambda x, n, m=1: jnp.tile(x, n * m), **static).eval_shape(*args, **named))
         for static in ({"static_argnums": (1, 2)}, {"static_argnames": ("n", "m")})
         for args, named in (((X, 2), {}), ((X, 2), {"m": 3}), ((X,), {"n": 2, "m": 2}))
     ],
-    "types for a static argument without a hash": lambda j: jax.eval_shape(
-        j(lambda x, n: x, static_argnums=1), X, [2]
-    ),
-    "types from a method": lambda j: str(jax.eval_shape(Model(2.0, j).own, Model(3.0, j), X)),
+    "types for a static argument without a hash": lambda j: j(
+        lambda x, n: x, static_argnums=1
+    ).eval_shape(X, [2]),
+    "types from a method": lambda j: str(Model(2.0, j).own.eval_shape(Model(3.0, j), X)),
     "a jaxpr with static arguments": lambda j: str(
         jax.make_jaxpr(j(lambda x, n: jnp.tile(x, n), static_argnums=1), static_argnums=1)(
             X, 2

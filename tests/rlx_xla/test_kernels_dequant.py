@@ -156,6 +156,33 @@ def test_rows_of_numbers_that_are_not_finite(name: str, rng: np.random.Generator
     )
 
 
+@pytest.mark.parametrize("name", ["gguf_mxfp4", "mlx_mxfp4/32", "mlx_affine/8/32"])
+def test_rows_of_numbers_beyond_f32(name: str, rng: np.random.Generator) -> None:
+    """A finite scale makes numbers infinite: the product is, however small x is."""
+    scheme = QuantScheme.parse(name)
+    if name == "gguf_mxfp4":
+        tensors = (gguf_rows(rng, scheme, 37, 256),)
+        tensors[0][:, ::17] = 127
+        tensors[0][5, 17] = rng.integers(253, 255)
+    else:
+        w = rng.normal(size=(37, 256)).astype(np.float32)
+        tensors = tuple(t.copy() for t in pack(scheme, w) if t is not None)
+        tensors[1][5, 1] = 254 if name == "mlx_mxfp4/32" else 1e38
+    x = rng.uniform(0.5, 1, size=(2, 256)).astype(np.float32) * np.float32(1e-20)
+    graph = _graph(name, x, tensors)
+    params = dict(zip(("weight", "scale", "zero"), tensors, strict=False))
+    compiled = rlx.Session("cpu").compile(graph)
+    compiled.set_params(params)
+    (found,) = compiled.run({"x": x})
+    with np.errstate(invalid="ignore", over="ignore"):
+        (wanted,) = rlx.interpret(graph, {"x": x}, params=params)
+    assert not np.isfinite(wanted[:, 5]).any()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))
+    rest = np.delete(np.arange(37), 5)
+    np.testing.assert_allclose(found[:, rest], wanted[:, rest], rtol=1e-4, atol=1e-23)
+
+
 def test_a_scale_that_is_not_finite(rng: np.random.Generator) -> None:
     """One infinite scale: NaN where a code is zero, as the interpreter has it; else infinity."""
     codes = rng.integers(1, 100, (64, 256)).astype(np.int8)

@@ -41,7 +41,7 @@ def samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _linear(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     for shape, size in (((2, 3, 8), 5), ((0, 4), 1), ((65,), 2)):
-        weight = draw(rng, dtype, (shape[-1], size), low=-0.4, high=0.4)
+        weight = draw(rng, dtype, (shape[-1], size), low=-0.1, high=0.1)
         x, bias = draw(rng, dtype, shape), draw(rng, dtype, (size,))
         label, bound = f"{dtype}{list(shape)}", SUMS.get(dtype)
         yield Sample(Linear(), (x, weight), label, tolerance=bound)
@@ -49,7 +49,7 @@ def _linear(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample(op, (x, weight, bias), label, tolerance=bound)
         op = LinearFused(activation=Activation.GELU)
         yield Sample(op, (x, weight, bias), label, tolerance=bound)
-        other = draw(rng, dtype, (shape[-1], 3), low=-0.4, high=0.4)
+        other = draw(rng, dtype, (shape[-1], 3), low=-0.1, high=0.1)
         for slot in (0, 1):
             pair = SharedLinearPair(slot=slot)
             yield Sample(pair, (x, weight, other), f"{label} {slot}", tolerance=bound)

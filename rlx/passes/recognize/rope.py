@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 
 from rlx import dims
+from rlx.ir.attributes import Array
 from rlx.ir.graph import Node, Value
 from rlx.ir.op import Op
 from rlx.ops.arithmetic import Add, Mul, Neg, Sub
@@ -368,6 +369,14 @@ def _is_repeated(search: Search, value: Value) -> bool:
     return False
 
 
+def _halves_are_same(array: Array, axis: int) -> bool:
+    """Whether the first half along an axis is bit for bit the second."""
+    if not array.size or array.shape[axis] % 2:
+        return False
+    first, second = np.split(array, 2, axis)
+    return first.tobytes() == second.tobytes()
+
+
 def _is_doubled(search: Search, value: Value) -> bool:
     """Whether the first half of the last axis is bit for bit the second."""
     view = View(value, tuple(range(value.rank)))
@@ -380,12 +389,7 @@ def _is_doubled(search: Search, value: Value) -> bool:
         if isinstance(op, Tile):
             return last in view.axes and op.reps[view.axes.index(last)] == 2
         if isinstance(op, Constant):
-            table = (
-                np.moveaxis(op.value.array, view.axes.index(last), 0) if last in view.axes else ()
-            )
-            half = len(table) // 2
-            even = half > 0 and len(table) == 2 * half
-            return even and np.array(table[:half]).tobytes() == np.array(table[half:]).tobytes()
+            return last in view.axes and _halves_are_same(op.value.array, view.axes.index(last))
         if isinstance(op, Cos | Sin):
             view = view.operand(0)
             continue

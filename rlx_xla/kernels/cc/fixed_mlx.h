@@ -125,7 +125,7 @@ template <typename Pool, typename S>
 bool Take(const Pool& pool, const MatmulShape& shape, const float* x, const mlx::Rows<S>& w,
           float* y) {
 #if defined(__x86_64__)
-  if (Has() && shape.rows <= kMostRows && (w.bits == 4 || w.bits == 8)) {
+  if (Fits(shape) && (w.bits == 4 || w.bits == 8)) {
     const AffineScales<S> scales = {w.scale, w.bias};
     const int64_t stride = w.cols * w.bits / 8, apart = w.cols / w.block;
     const int shift = ShiftOf(w.block);
@@ -146,7 +146,7 @@ bool Take(const Pool& pool, const MatmulShape& shape, const float* x,
           const blocks::RowsOfMx<true>& w, float* y) {
 #if defined(__x86_64__)
   const bool power = (w.block & (w.block - 1)) == 0;
-  if (Has() && shape.rows <= kMostRows && w.planes == 1 && power) {
+  if (Fits(shape) && w.planes == 1 && power) {
     const CodeRows<PowerScales, 4> rows = {
         {w.scale}, w.codes, w.cols / 2, w.cols / w.block, ShiftOf(w.block)};
     return Product<kGroup, false>(pool, shape, x, rows, w, y);

@@ -20,7 +20,18 @@ constexpr int64_t kMostRows = 16;        // of x
 constexpr int64_t kUnitRows = 8;         // of weights, whose sums are made at once
 constexpr int64_t kGrain = 1 << 17;      // products that are worth a piece of their own
 constexpr int64_t kStretch = 1 << 18;    // codes that stay cached while x goes by
-constexpr int64_t kMostPlain = 2;        // one of so many may be unpacked as floats
+// One group of so many may be multiplied as floats, whose numbers, or those of whose block of 256,
+// are unpacked for each row of weights: more take longer than products of floats alone.
+constexpr int64_t kPlain = 12;
+constexpr int64_t kPlainOfSuper = 20;
+
+// Rows of weights from which splitting x is worth its time; tests take fewer.
+inline int64_t least_columns = 32;
+
+// Whether products of this shape may be taken.
+inline bool Fits(const MatmulShape& shape) {
+  return Has() && shape.rows <= kMostRows && shape.n >= least_columns;
+}
 
 #if defined(__x86_64__)
 
@@ -112,8 +123,8 @@ bool Product(const Pool& pool, const MatmulShape& shape, const float* x, const R
   Split<Rows::kBias, kApart, Rows::kTurned> split(rows, k);
   for (int64_t m = 0; m < rows; ++m) split.Make(m, x + m * k);
   const std::vector<int64_t>& plain = split.plain();
-  const int64_t decoded = static_cast<int64_t>(plain.size()) * (kDecoded / kGroup);
-  if (decoded * kMostPlain > rows * groups) return false;
+  constexpr int64_t kOneOf = kDecoded == kGroup ? kPlain : kPlainOfSuper;
+  if (static_cast<int64_t>(plain.size()) * kOneOf > rows * groups) return false;
   const int64_t stretch = std::max(kUnitRows, kStretch / (k + 1) / kUnitRows * kUnitRows);
   const int64_t units = (n + kUnitRows - 1) / kUnitRows;
   const int64_t grain = kGrain / (rows * k * kUnitRows + 1) + 1;
@@ -160,7 +171,7 @@ template <typename Pool, typename Block>
 bool Take(const Pool& pool, const MatmulShape& shape, const float* x,
           const blocks::RowsOfBlocks<Block>& w, float* y) {
 #if defined(__x86_64__)
-  if (Has() && shape.rows <= kMostRows) {
+  if (Fits(shape)) {
     const int64_t row_bytes = shape.k / Block::kElements * Block::kBytes;
     if constexpr (Four<Block>::kHas) {
       return Product<kGroup, false>(pool, shape, x, BlockRows<Block>{w.data, row_bytes}, w, y);

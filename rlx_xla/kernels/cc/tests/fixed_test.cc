@@ -328,6 +328,15 @@ void TestFarScales() {
   }
 }
 
+// Few rows of weights are not worth the splitting of x.
+void TestFewColumns() {
+  const std::vector<float> x(64, 1.0f);
+  const auto w = RandomBlocks<rlx::blocks::Q4_0>(32 * 2);
+  std::vector<float> y(32);
+  CHECK(!Product<rlx::blocks::Q4_0>(FullPool{}, x.data(), 1, 64, w.get(), 31, y.data()));
+  CHECK(Product<rlx::blocks::Q4_0>(FullPool{}, x.data(), 1, 64, w.get(), 32, y.data()));
+}
+
 template <typename Block>
 void TestBlock() {
   TestProduct<Block>();
@@ -343,6 +352,8 @@ int main() {
     std::puts("fixed_test: this CPU has no VNNI");
     return 0;
   }
+  TestFewColumns();
+  rlx::fixed::least_columns = 0;
   TestSplit();
   TestMlx<float>();
   TestMlx<rlx::Bf16>();
