@@ -23,7 +23,7 @@ constexpr int64_t kStretch = 1 << 18;    // codes that stay cached while x goes 
 // One group of so many may be multiplied as floats, whose numbers, or those of whose block of 256,
 // are unpacked for each row of weights: more take longer than products of floats alone.
 constexpr int64_t kPlain = 12;
-constexpr int64_t kPlainOfSuper = 20;
+constexpr int64_t kPlainOfSuper = 32;
 
 // Rows of weights from which splitting x is worth its time; tests take fewer.
 inline int64_t least_columns = 32;
