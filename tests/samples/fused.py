@@ -101,7 +101,7 @@ def _activations(rng: np.random.Generator) -> Iterator[Sample]:
 def _norms(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     for shape in ((4, 63), (2, 3, 65), (0, 4), (3, 0), (1, 1), (7,)):
         x, residual = draw(rng, dtype, shape), draw(rng, dtype, shape)
-        vectors = [draw(rng, dtype, shape[-1:]) for _ in range(3)]
+        vectors = [draw(rng, dtype, shape[-1:], low=-1.2, high=1.2) for _ in range(3)]
         for op in (FusedResidualLn(eps=1e-3), FusedResidualRmsNorm(eps=1e-3)):
             for count in (2, 3):
                 arrays = (x, residual, *vectors[:count])
