@@ -237,16 +237,19 @@ RLX_FIXED void Fetch(const uint8_t** next) {
 }
 
 // Rows of blocks of one group each, from one on. Every kind of rows has: kBias, kLeast and kTurned;
-// kFar, whether products of scales and units may leave f32's range; kMostTwice, the rows of x up to
-// which registers hold the sums of eight of these; kBytes, those of a row's group; of group i of the four rows 4 * f and on, the codes, the scale of each
-// row's lanes and, where kLeast, what is added for each row; FetchScales, which fetches what the
-// rows after 4 * kFours have at group i; Data, where the codes lie; From, the rows from another one
-// on; and Repeated, in which the first row comes again and again.
+// kFar, whether products of scales and units may leave f32's range; kLarger, a power of two that
+// multiplies the scales and leasts that they give; kMostTwice, the rows of x up to which registers
+// hold the sums of eight of these; kBytes, those of a row's group; of group i of the four rows 4 *
+// f and on, the codes, the scale of each row's lanes and, where kLeast, what is added for each row;
+// FetchScales, which fetches what the rows after 4 * kFours have at group i; Data, where the codes
+// lie; From, the rows from another one on; and Repeated, in which the first row comes again and
+// again.
 template <typename Block>
 struct BlockRows {
   using Of = Four<Block>;
   static constexpr int kBias = Of::kBias;
   static constexpr bool kLeast = Of::kLeast, kTurned = false, kFar = Of::kPower;
+  static constexpr float kLarger = 1.0f;
   static constexpr int kMostTwice = 4;
   static constexpr int64_t kBytes = Block::kBytes;
   RLX_FIXED Codes Get(int64_t i, int f) const { return Of::Get(At(i, f), stride); }
@@ -308,7 +311,7 @@ RLX_FIXED void SmallStretch(const Rows& rows, int64_t from, int64_t to, const Ro
     for (int m = 0; m < kX; ++m) {
       __m512 made[kFours];
       Products<Rows::kBias, kFours>(codes, x[m], i, made);
-      const __m512 unit = _mm512_set1_ps(x[m].unit[i]);
+      const __m512 unit = _mm512_set1_ps(x[m].unit[i] * (1 / Rows::kLarger));
 #pragma GCC unroll 2
       for (int f = 0; f < kFours; ++f) {
         if constexpr (Rows::kFar) {
@@ -317,7 +320,8 @@ RLX_FIXED void SmallStretch(const Rows& rows, int64_t from, int64_t to, const Ro
           acc[m][f] = _mm512_fmadd_ps(made[f], _mm512_mul_ps(scale[f], unit), acc[m][f]);
         }
         if constexpr (Rows::kLeast) {
-          rest[m][f] = _mm_fmadd_ps(least[f], _mm_set1_ps(x[m].sum[i]), rest[m][f]);
+          const __m128 sum = _mm_set1_ps(x[m].sum[i] * (1 / Rows::kLarger));
+          rest[m][f] = _mm_fmadd_ps(least[f], sum, rest[m][f]);
         }
       }
     }

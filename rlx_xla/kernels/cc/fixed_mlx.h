@@ -16,26 +16,19 @@ namespace fixed {
 
 #if defined(__x86_64__)
 
-// NaN where codes times scales, or these and what is added, may be infinite: 255 * 2^118 and 2^126.
-RLX_FIXED __m128 Small(__m128 numbers, float most) {
-  const __m128 size = _mm_andnot_ps(_mm_set1_ps(-0.0f), numbers);
-  const __mmask8 large = _mm_cmp_ps_mask(size, _mm_set1_ps(most), _CMP_NLE_UQ);
-  return _mm_mask_mov_ps(numbers, large, _mm_castsi128_ps(_mm_set1_epi32(0x7fc00000)));
+// Numbers `stride` apart.
+RLX_FIXED __m128 FourNumbers(const float* p, int64_t stride) {
+  return _mm_setr_ps(p[0], p[stride], p[2 * stride], p[3 * stride]);
 }
 
-// Numbers `stride` apart; NaN for those of f32's range that are larger than `most`.
-RLX_FIXED __m128 FourNumbers(const float* p, int64_t stride, float most) {
-  return Small(_mm_setr_ps(p[0], p[stride], p[2 * stride], p[3 * stride]), most);
-}
-
-RLX_FIXED __m128 FourNumbers(const F16* p, int64_t stride, float) {
+RLX_FIXED __m128 FourNumbers(const F16* p, int64_t stride) {
   return int8::FourHalves(reinterpret_cast<const uint8_t*>(p), 2 * stride);
 }
 
-RLX_FIXED __m128 FourNumbers(const Bf16* p, int64_t stride, float most) {
+RLX_FIXED __m128 FourNumbers(const Bf16* p, int64_t stride) {
   const __m128i bits = _mm_setr_epi32(p[0].bits, p[stride].bits, p[2 * stride].bits,
                                       p[3 * stride].bits);
-  return Small(_mm_castsi128_ps(_mm_slli_epi32(bits, 16)), most);
+  return _mm_castsi128_ps(_mm_slli_epi32(bits, 16));
 }
 
 // Rows of codes of kBits bits. Their scales lie `apart` from row to row, one for each 2^shift
@@ -85,12 +78,17 @@ template <typename S>
 struct AffineScales {
   static constexpr int kBias = 0;
   static constexpr bool kLeast = true, kFar = !std::is_same_v<S, F16>;
+  static constexpr float kLarger = kFar ? 512.0f : 1.0f;
+  // Infinite where numbers, of codes up to 255, may be.
+  RLX_FIXED static __m128 Larger(__m128 four) {
+    return kFar ? _mm_mul_ps(four, _mm_set1_ps(kLarger)) : four;
+  }
   RLX_FIXED static Codes Number(Codes codes) { return codes; }
   RLX_FIXED __m128 FourScales(int64_t at, int64_t apart) const {
-    return FourNumbers(scale + at, apart, 0x1p118f);
+    return Larger(FourNumbers(scale + at, apart));
   }
   RLX_FIXED __m128 FourLeasts(int64_t at, int64_t apart) const {
-    return FourNumbers(bias + at, apart, 0x1p126f);
+    return Larger(FourNumbers(bias + at, apart));
   }
   RLX_FIXED void Fetch(int64_t at) const {
     __builtin_prefetch(scale + at);
@@ -107,6 +105,7 @@ struct AffineScales {
 struct PowerScales {
   static constexpr int kBias = 128;
   static constexpr bool kLeast = false, kFar = true;
+  static constexpr float kLarger = 1.0f;
   RLX_FIXED static Codes Number(Codes codes) { return LookUp(codes, blocks::kE2m1Doubled); }
   RLX_FIXED __m128 FourScales(int64_t at, int64_t apart) const {
     return FourPowers(scale + at, apart);

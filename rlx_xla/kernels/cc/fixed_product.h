@@ -1,4 +1,4 @@
-// The products of fixed_blocks.h and fixed_super.h for whole matrices, and which products they take.
+// The products of fixed_blocks.h and fixed_super.h for whole matrices, and which ones they take.
 #ifndef RLX_KERNELS_FIXED_PRODUCT_H_
 #define RLX_KERNELS_FIXED_PRODUCT_H_
 
