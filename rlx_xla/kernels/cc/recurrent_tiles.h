@@ -120,19 +120,8 @@ inline void PanelProduct(Factor a, int64_t rows, int64_t depth, const float* pan
 
 // exp of numbers from -88 to 88, and of NaN.
 inline V CellExp(V x) {
-  const V kShift = Set(0x1.8p23f);  // adding it rounds to an integer, in the low bits
-  const V t = MulAdd(x, Set(0x1.715476p0f), kShift);
-  const V n = t - kShift;
-  V r = MulAdd(n, Set(-0x1.62e400p-1f), x);
-  r = MulAdd(n, Set(-0x1.7f7d1cp-20f), r);
-  V p = Set(0x1.6dbc68p-10f);
-  p = MulAdd(p, r, Set(0x1.124148p-7f));
-  p = MulAdd(p, r, Set(0x1.555454p-5f));
-  p = MulAdd(p, r, Set(0x1.555486p-3f));
-  p = MulAdd(p, r, Set(0.5f));
-  p = MulAdd(p, r * r, r) + 1.0f;
-  const U whole = reinterpret_cast<U>(t) - reinterpret_cast<U>(kShift);
-  return p * reinterpret_cast<V>((whole + 127) << 23);
+  const ExpParts parts = PartsOfExp(x);
+  return parts.factor * reinterpret_cast<V>((parts.power + 127) << 23);
 }
 
 // 1 / x of numbers that are at least 1; an estimate of 14 bits is made good where there is one.
@@ -155,18 +144,9 @@ inline V Sigmoid(V x) {
 }
 
 inline V CellTanh(V x) {
-  const V z = x * x;
-  V p = Set(-0x1.72fc48p-8f);
-  p = MulAdd(p, z, Set(0x1.518b16p-6f));
-  p = MulAdd(p, z, Set(-0x1.b8265cp-5f));
-  p = MulAdd(p, z, Set(0x1.11068ep-3f));
-  p = MulAdd(p, z, Set(-0x1.55553p-2f));
-  const V small = MulAdd(p * z, x, x);
-  const I sign = reinterpret_cast<I>(x) & std::numeric_limits<int32_t>::min();
-  const V size = reinterpret_cast<V>(reinterpret_cast<I>(x) ^ sign);
+  const V size = SizeOf(x);
   const V twice = size > 16.0f ? Set(32.0f) : size + size;
-  const V large = MulAdd(Inverse(CellExp(twice) + 1.0f), Set(-2.0f), Set(1.0f));
-  return size < 0.625f ? small : reinterpret_cast<V>(reinterpret_cast<I>(large) | sign);
+  return TanhOf(x, MulAdd(Inverse(CellExp(twice) + 1.0f), Set(-2.0f), Set(1.0f)));
 }
 
 // One step of a cell for one row; `entering` holds all gates, which an LSTM writes over, or for a

@@ -134,7 +134,13 @@ inline float Most(V v) {
 #endif
 }
 
-inline V Exp(V x) {
+// exp(x) as a factor near 1 and a power of two, for x whose power is one of f32's or nearly.
+struct ExpParts {
+  V factor;
+  U power;
+};
+
+inline ExpParts PartsOfExp(V x) {
   const V kShift = Set(0x1.8p23f);  // adding it rounds to an integer, in the low bits
   const V t = MulAdd(x, Set(0x1.715476p0f), kShift);
   const V n = t - kShift;
@@ -146,17 +152,28 @@ inline V Exp(V x) {
   p = MulAdd(p, r, Set(0x1.555486p-3f));
   p = MulAdd(p, r, Set(0.5f));
   p = MulAdd(p, r * r, r) + 1.0f;
+  return {p, reinterpret_cast<U>(t) - reinterpret_cast<U>(kShift)};
+}
+
+inline V Exp(V x) {
+  const ExpParts parts = PartsOfExp(x);
   // 2^n in two factors: n is 128 just below the largest result.
-  const U whole = reinterpret_cast<U>(t) - reinterpret_cast<U>(kShift);
-  const U half = reinterpret_cast<U>(reinterpret_cast<I>(whole) >> 1);
+  const U half = reinterpret_cast<U>(reinterpret_cast<I>(parts.power) >> 1);
   const V first = reinterpret_cast<V>((half + 127) << 23);
-  const V second = reinterpret_cast<V>((whole - half + 127) << 23);
-  V y = p * first * second;
+  const V second = reinterpret_cast<V>((parts.power - half + 127) << 23);
+  V y = parts.factor * first * second;
   y = x < -87.33654f ? V{} : y;
   return x > 88.72284f ? Set(std::numeric_limits<float>::infinity()) : y;
 }
 
-inline V Tanh(V x) {
+inline I SignOf(V x) {
+  return reinterpret_cast<I>(x) & std::numeric_limits<int32_t>::min();
+}
+
+inline V SizeOf(V x) { return reinterpret_cast<V>(reinterpret_cast<I>(x) ^ SignOf(x)); }
+
+// tanh(x), where `large` is that of x's size, which counts where this is not small.
+inline V TanhOf(V x, V large) {
   const V z = x * x;
   V p = Set(-0x1.72fc48p-8f);
   p = MulAdd(p, z, Set(0x1.518b16p-6f));
@@ -164,11 +181,13 @@ inline V Tanh(V x) {
   p = MulAdd(p, z, Set(0x1.11068ep-3f));
   p = MulAdd(p, z, Set(-0x1.55553p-2f));
   const V small = MulAdd(p * z, x, x);
-  const I sign = reinterpret_cast<I>(x) & std::numeric_limits<int32_t>::min();
-  const V size = reinterpret_cast<V>(reinterpret_cast<I>(x) ^ sign);
-  const V large = 1.0f - 2.0f / (Exp(size + size) + 1.0f);
-  const V signed_large = reinterpret_cast<V>(reinterpret_cast<I>(large) | sign);
-  return size < 0.625f ? small : signed_large;
+  const V signed_large = reinterpret_cast<V>(reinterpret_cast<I>(large) | SignOf(x));
+  return SizeOf(x) < 0.625f ? small : signed_large;
+}
+
+inline V Tanh(V x) {
+  const V size = SizeOf(x);
+  return TanhOf(x, 1.0f - 2.0f / (Exp(size + size) + 1.0f));
 }
 
 inline V Logistic(V x) { return 1.0f / (1.0f + Exp(-x)); }
